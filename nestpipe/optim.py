@@ -1,0 +1,121 @@
+"""Sparse optimizers: one update a touched row and step, applied once a window.
+
+Each is a frozen dataclass of hyper-parameters with the arithmetic of the update on a dense block of
+rows; the state of a row travels with the row. The formulas are those of FBGEMM's fused optimizers,
+so that a run can be compared with TorchRec number by number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+State = dict[str, torch.Tensor]
+
+
+class SparseOptimizer(Protocol):
+    """Updates rows of an embedding table from their summed gradients."""
+
+    lr: float
+
+    def state_widths(self, dim: int) -> dict[str, int]:
+        """Name and number of elements a row of each state tensor, for rows of `dim` elements."""
+        ...
+
+    def update(self, rows: torch.Tensor, state: State, gradients: torch.Tensor, step: int) -> None:
+        """Update `rows` [n, dim] and `state` [n, width] in place; `step` counts from 1.
+
+        `gradients` [n, dim] may be overwritten.
+        """
+        ...
+
+
+def _check(name: str, value: float, low: float, *, strict: bool = False) -> None:
+    if value < low or (strict and value == low):
+        relation = ">" if strict else ">="
+        raise ValueError(f"{name} must be {relation} {low}, got {value}")
+
+
+@dataclass(frozen=True)
+class SGD:
+    """`w -= lr * g`."""
+
+    lr: float
+
+    def __post_init__(self) -> None:
+        _check("lr", self.lr, 0.0)
+
+    def state_widths(self, dim: int) -> dict[str, int]:
+        return {}
+
+    def update(self, rows: torch.Tensor, state: State, gradients: torch.Tensor, step: int) -> None:
+        rows.add_(gradients, alpha=-self.lr)
+
+
+@dataclass(frozen=True)
+class RowWiseAdagrad:
+    """`s += mean(g * g); w -= lr * g / (sqrt(s) + eps)`, one element of state a row (FBGEMM's
+    EXACT_ROWWISE_ADAGRAD)."""
+
+    lr: float
+    eps: float = 1e-8
+
+    def __post_init__(self) -> None:
+        _check("lr", self.lr, 0.0)
+        _check("eps", self.eps, 0.0)
+
+    def state_widths(self, dim: int) -> dict[str, int]:
+        return {"sum": 1}
+
+    def update(self, rows: torch.Tensor, state: State, gradients: torch.Tensor, step: int) -> None:
+        squares = torch.einsum("nd,nd->n", gradients, gradients).unsqueeze(1)
+        total = state["sum"].add_(squares, alpha=1.0 / rows.shape[1])
+        rows.addcdiv_(gradients, total.sqrt().add_(self.eps), value=-self.lr)
+
+
+@dataclass(frozen=True)
+class Adagrad:
+    """`s += g * g; w -= lr * g / (sqrt(s) + eps)`, elementwise (FBGEMM's EXACT_ADAGRAD)."""
+
+    lr: float
+    eps: float = 1e-8
+
+    def __post_init__(self) -> None:
+        _check("lr", self.lr, 0.0)
+        _check("eps", self.eps, 0.0)
+
+    def state_widths(self, dim: int) -> dict[str, int]:
+        return {"sum": dim}
+
+    def update(self, rows: torch.Tensor, state: State, gradients: torch.Tensor, step: int) -> None:
+        total = state["sum"].addcmul_(gradients, gradients)
+        rows.addcdiv_(gradients, total.sqrt().add_(self.eps), value=-self.lr)
+
+
+@dataclass(frozen=True)
+class Adam:
+    """`m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g * g; w -= lr * m_hat / (sqrt(v_hat) + eps)` on
+    touched rows, the bias correction counting the steps of the run (FBGEMM's ADAM)."""
+
+    lr: float
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+
+    def __post_init__(self) -> None:
+        _check("lr", self.lr, 0.0)
+        _check("eps", self.eps, 0.0)
+        for name, beta in zip(("betas[0]", "betas[1]"), self.betas, strict=True):
+            if not 0.0 <= beta < 1.0:
+                raise ValueError(f"{name} must lie in [0, 1), got {beta}")
+
+    def state_widths(self, dim: int) -> dict[str, int]:
+        return {"momentum": dim, "variance": dim}
+
+    def update(self, rows: torch.Tensor, state: State, gradients: torch.Tensor, step: int) -> None:
+        first, second = self.betas
+        momentum = state["momentum"].mul_(first).add_(gradients, alpha=1.0 - first)
+        variance = state["variance"].mul_(second).addcmul_(gradients, gradients, value=1.0 - second)
+        denominator = (variance / (1.0 - second**step)).sqrt_().add_(self.eps)
+        rows.addcdiv_(momentum, denominator, value=-self.lr / (1.0 - first**step))

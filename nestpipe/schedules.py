@@ -1,0 +1,41 @@
+"""The named schedules, each one line of directives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+from nestpipe.schedule import Schedule, overlap_batches, split_window, synchronous
+
+Cuts = int | Sequence[int] | Literal["auto"]
+
+
+def sync() -> Schedule:
+    """Nothing overlapped."""
+    return synchronous()
+
+
+def dbp() -> Schedule:
+    """Dual-buffer pipelining alone."""
+    return overlap_batches(synchronous())
+
+
+def fwp(micro_batches: Cuts = 8) -> Schedule:
+    """Frozen-window pipelining alone."""
+    return split_window(synchronous(), micro_batches)
+
+
+def nestpipe(micro_batches: Cuts = 8) -> Schedule:
+    """Both: the paper's system with its default window of eight micro-batches."""
+    return split_window(overlap_batches(synchronous()), micro_batches)
+
+
+def nestpipe_chosen() -> Schedule:
+    """Both, with the window chosen from measured costs."""
+    return replace(nestpipe("auto"), name="nestpipe-chosen")
+
+
+def uniemb() -> Schedule:
+    """Overlap without the dual-buffer synchronisation: rows exactly one step stale."""
+    return overlap_batches(synchronous(), fresh=False)

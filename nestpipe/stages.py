@@ -1,0 +1,298 @@
+"""The work of each op: what the lanes run, on the state of the step the op belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from nestpipe.batching import MicroBatch, Select, move_batch, split_batch
+from nestpipe.buffers import RowBuffer, shared_positions
+from nestpipe.dense import FlatGradients
+from nestpipe.embedding import Lookup, LookupContext
+from nestpipe.exchange import GradientTransfer, RowTransfer, send_gradients, send_rows
+from nestpipe.executor import Handler
+from nestpipe.lanes import CallerMode, Pending
+from nestpipe.layout import IdReader
+from nestpipe.optim import SparseOptimizer
+from nestpipe.routing import Flag, MicroBatchRoute, Router, SpaceRoute
+from nestpipe.schedule import Op, OpKind, Schedule
+from nestpipe.stream import BatchStream
+from nestpipe.table import HostTable
+from nestpipe.transport import Transport
+
+
+@dataclass
+class StepState:
+    """One batch on its way through the pipeline."""
+
+    step: int
+    schedule: Schedule
+    stream: BatchStream
+    mode: CallerMode
+    batch: Any | None = None
+    error: BaseException | None = None
+    micro_batches: list[MicroBatch] = field(default_factory=list)
+    order: torch.Tensor | None = None
+    counts: list[list[list[int]]] = field(default_factory=list)
+    """Ids of each slot, by micro-batch and row space."""
+    alive: bool = False
+    """Every rank has a batch for this step; known after route."""
+    routes: list[SpaceRoute] = field(default_factory=list)
+    buffers: list[RowBuffer] = field(default_factory=list)
+    shared: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
+    received: dict[int, list[RowTransfer]] = field(default_factory=dict)
+    row_gradients: dict[int, list[torch.Tensor]] = field(default_factory=dict)
+    losses: list[torch.Tensor] = field(default_factory=list)
+    outputs: list[Any] = field(default_factory=list)
+
+    def routes_of(self, micro_batch: int) -> list[MicroBatchRoute]:
+        """One micro-batch's route in every row space."""
+        return [space.micro_batches[micro_batch] for space in self.routes]
+
+
+@dataclass
+class Transfers:
+    """Several transfers that finish together."""
+
+    parts: Sequence[Pending]
+
+    def wait(self) -> None:
+        for part in self.parts:
+            part.wait()
+
+
+@dataclass
+class Engine:
+    """What the stages work on; one a pipeline, shared by its lanes.
+
+    `states` is filled by the pipeline as it issues ops; each stage finds its batch there.
+    """
+
+    model: nn.Module
+    context: LookupContext
+    reader: IdReader
+    router: Router
+    keys: Transport
+    comm: Transport
+    tables: list[HostTable]
+    buffers: list[list[RowBuffer]]
+    """[slot][row space]: a batch of step t uses slot t mod the number of slots."""
+    flat: FlatGradients
+    dense_optimizer: torch.optim.Optimizer
+    sparse_optimizer: SparseOptimizer
+    device: torch.device
+    features: Callable[[Any], KeyedJaggedTensor]
+    select: Select | None
+    order: Callable[[KeyedJaggedTensor, Sequence[int]], torch.Tensor] | None
+    states: dict[int, StepState] = field(default_factory=dict)
+    num_earlier_steps: int = 0
+    """Steps that a loaded state had been trained before this pipeline's step 0."""
+
+    def handlers(self) -> dict[OpKind, Handler]:
+        """The function of each kind of op."""
+        return {
+            OpKind.PREFETCH: self.prefetch,
+            OpKind.H2D: self.h2d,
+            OpKind.ROUTE: self.route,
+            OpKind.RETRIEVE: self.retrieve,
+            OpKind.SYNC: self.sync,
+            OpKind.EXCHANGE: self.exchange,
+            OpKind.COMPUTE: self.compute,
+            OpKind.REDUCE: self.reduce,
+            OpKind.ALLREDUCE: self.allreduce,
+            OpKind.UPDATE: self.update,
+            OpKind.WRITE_BACK: self.write_back,
+        }
+
+    def prefetch(self, op: Op) -> None:
+        """Stage 1: the next batch, its samples clustered into micro-batches."""
+        state = self.states[op.step]
+        try:
+            state.batch = state.stream.take()
+            if state.batch is not None:
+                state.micro_batches, state.order = split_batch(
+                    state.batch, self.features, state.schedule.cuts, self.order, self.select
+                )
+        except Exception as error:  # told to the other ranks in route, so that none waits for this one
+            state.error = error
+
+    def h2d(self, op: Op) -> None:
+        """Stage 2: the micro-batches to the device."""
+        state = self.states[op.step]
+        try:
+            for part in state.micro_batches:
+                part.batch = move_batch(part.batch, self.device)
+                part.features = self.features(part.batch)
+        except Exception as error:
+            state.error = error
+
+    def route(self, op: Op) -> None:
+        """Stage 3: which rows, whose, and whether every rank has a batch."""
+        state = self.states[op.step]
+        previous = self.states.get(op.step - 1)
+        if previous is not None and not previous.alive:
+            state.stream.stop()
+            return  # agreed already, on every rank alike
+        keys: list[list[torch.Tensor]] = [[] for _ in self.tables]
+        if state.error is None:
+            try:
+                for part in state.micro_batches:
+                    for space, ids in enumerate(self.reader.keys(part.features)):
+                        keys[space].append(ids)
+                    state.counts.append(self.reader.counts(part.features))
+            except Exception as error:
+                state.error = error
+        flag = Flag.ERROR if state.error else Flag.END if state.batch is None else Flag.BATCH
+        routed = self.router.route(keys, state.schedule.num_micro_batches, flag)
+        state.alive = all(f is Flag.BATCH for f in routed.flags)
+        if state.alive:
+            state.routes = routed.spaces
+            return
+        state.stream.stop()
+        if Flag.ERROR in routed.flags:
+            self._raise_everywhere(state.error)
+
+    def _raise_everywhere(self, error: BaseException | None) -> None:
+        message = "" if error is None else f"{type(error).__name__}: {error}"
+        messages = self.keys.all_gather_bytes(message.encode())
+        if error is not None:
+            raise error
+        rank, text = next((r, m.decode(errors="replace")) for r, m in enumerate(messages) if m)
+        raise ValueError(f"stopped because rank {rank} could not go on: {text}")
+
+    def retrieve(self, op: Op) -> None:
+        """Stage 4: this rank's rows of the batch from the host table into the free buffer."""
+        state = self.states[op.step]
+        if not state.alive:
+            return
+        state.buffers = self.buffers[op.step % len(self.buffers)]
+        previous = self.states.get(op.step - 1)
+        for space, (table, buffer, route) in enumerate(zip(self.tables, state.buffers, state.routes, strict=True)):
+            buffer.resize(route.owner_rows)
+            table.read(route.owner_rows, buffer.rows, buffer.state if state.schedule.fresh else {})
+            if previous is not None and previous.alive:
+                state.shared.append(shared_positions(previous.routes[space].owner_rows, route.owner_rows))
+
+    def sync(self, op: Op) -> None:
+        """Dual-buffer synchronisation: rows that the batch before has just updated."""
+        state = self.states[op.step]
+        if not state.alive:
+            return
+        previous = self.states.get(op.step - 1)
+        if previous is None:
+            return
+        for mine, active, shared in zip(state.buffers, previous.buffers, state.shared, strict=True):
+            mine.copy_shared_rows(active, shared)
+
+    def exchange(self, op: Op) -> Pending | None:
+        """Rows of a micro-batch to the workers that asked for them."""
+        state, m = self.states[op.step], _micro_batch(op)
+        if not state.alive:
+            return None
+        transfers = [
+            send_rows(self.comm, buffer, route)
+            for buffer, route in zip(state.buffers, state.routes_of(m), strict=True)
+        ]
+        state.received[m] = transfers
+        return Transfers(transfers)
+
+    def compute(self, op: Op) -> None:
+        """Dense forward and backward of a micro-batch; leaves the gradients of its rows."""
+        state, m = self.states[op.step], _micro_batch(op)
+        if not state.alive:
+            return
+        part = state.micro_batches[m]
+        rows = [transfer.received.requires_grad_() for transfer in state.received.pop(m)]
+        if part.num_samples:
+            self._forward_backward(state, m, part, rows)
+        else:
+            state.outputs.append(None)
+        state.row_gradients[m] = [
+            torch.zeros_like(r) if r.grad is None else r.grad.contiguous() for r in rows
+        ]
+
+    def _forward_backward(self, state: StepState, m: int, part: MicroBatch, rows: list[torch.Tensor]) -> None:
+        self.context.current = Lookup(
+            part.features,
+            part.features.values()._version,
+            rows,
+            [route.inverse for route in state.routes_of(m)],
+            state.counts[m],
+        )
+        with state.mode.entered():
+            loss, output = self.model(part.batch)
+            loss = loss if part.weight == 1.0 else loss * part.weight
+        loss.backward()
+        self.context.current = None
+        state.losses.append(loss.detach())
+        state.outputs.append(output)
+
+    def reduce(self, op: Op) -> Pending | None:
+        """Row gradients of a micro-batch to the owners of the rows."""
+        state, m = self.states[op.step], _micro_batch(op)
+        if not state.alive:
+            return None
+        gradients = state.row_gradients.pop(m)
+        return Transfers(
+            [
+                send_gradients(self.comm, buffer, route, gradient)
+                for buffer, route, gradient in zip(state.buffers, state.routes_of(m), gradients, strict=True)
+            ]
+        )
+
+    def allreduce(self, op: Op) -> Pending | None:
+        """Dense gradients, averaged over the workers."""
+        return self.flat.reduce(self.comm) if self.states[op.step].alive else None
+
+    def update(self, op: Op) -> None:
+        """Both optimizers, once a window."""
+        state = self.states[op.step]
+        if not state.alive:
+            return
+        if state.schedule.fresh:
+            self._update_rows(state)
+        self.dense_optimizer.step()
+        self.flat.zero()
+
+    def write_back(self, op: Op) -> None:
+        """Updated rows and state to the host table.
+
+        Where the schedule lets rows be stale, the gradients are applied to the table's current rows
+        instead, so that no update of another step is overwritten.
+        """
+        state = self.states[op.step]
+        if not state.alive:
+            return
+        if not state.schedule.fresh:
+            for table, buffer in zip(self.tables, state.buffers, strict=True):
+                table.read(buffer.keys, buffer.rows, buffer.state)
+            self._update_rows(state)
+        for table, buffer in zip(self.tables, state.buffers, strict=True):
+            table.write(buffer.keys, buffer.rows, buffer.state)
+
+    def reread(self, first_step: int) -> None:
+        """Fill the buffers of batches not yet trained again, after the tables were replaced."""
+        for step, state in self.states.items():
+            if step >= first_step and state.alive and state.buffers:
+                for table, buffer in zip(self.tables, state.buffers, strict=True):
+                    table.read(buffer.keys, buffer.rows, buffer.state if state.schedule.fresh else {})
+
+    def _update_rows(self, state: StepState) -> None:
+        for buffer in state.buffers:
+            # TorchRec's convention: summed over all duplicates, divided by the ranks that share the table.
+            gradients = buffer.gradients
+            if self.comm.size > 1:
+                gradients.div_(self.comm.size)
+            self.sparse_optimizer.update(
+                buffer.rows, buffer.state, gradients, self.num_earlier_steps + state.step + 1
+            )
+
+
+def _micro_batch(op: Op) -> int:
+    assert op.id.micro_batch is not None
+    return op.id.micro_batch
