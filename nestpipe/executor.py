@@ -8,9 +8,10 @@ from time import perf_counter
 
 from nestpipe.lanes import LaneThreads, Pending
 from nestpipe.schedule import Op, OpId, OpKind
-from nestpipe.trace import OpEvent, Tracer
+from nestpipe.trace import OpEvent
 
 Handler = Callable[[Op], Pending | None]
+Observer = Callable[[OpEvent], None]
 
 
 class Executor:
@@ -21,10 +22,11 @@ class Executor:
     `wait` raises it, with a note that says which op failed.
     """
 
-    def __init__(self, handlers: Mapping[OpKind, Handler], rank: int, tracer: Tracer | None = None) -> None:
+    def __init__(self, handlers: Mapping[OpKind, Handler], rank: int) -> None:
         self._handlers = handlers
         self._rank = rank
-        self.tracer = tracer
+        self.observers: list[Observer] = []
+        """Told of every op that finishes, on its lane's thread; without any, no clock is read."""
         self._threads = LaneThreads(f"nestpipe-{rank}")
         self._finished: dict[OpId, threading.Event] = {}
         self._failure: BaseException | None = None
@@ -46,7 +48,8 @@ class Executor:
 
     def wait(self, op_id: OpId) -> None:
         """Block until an issued op has finished; raise if any op has failed."""
-        self._finished[op_id].wait()
+        if op_id in self._finished:  # a drain forgets what has finished
+            self._finished[op_id].wait()
         self._raise_failure()
 
     def drain(self) -> None:
@@ -75,21 +78,25 @@ class Executor:
             if self._failure is None:
                 error.add_note(f"raised in {op.id} on rank {self._rank} (lane {op.lane.value})")
                 self._failure = error
+        # Nobody may wait for an op that will never run, or for a peer that waits for this rank.
+        for finished in list(self._finished.values()):
+            finished.set()
 
     def _task(self, op: Op, waits: list[threading.Event], finished: threading.Event) -> Callable[[], None]:
-        issued = perf_counter() if self.tracer else 0.0
+        observers = tuple(self.observers)
+        issued = perf_counter() if observers else 0.0
 
         def run() -> None:
             for event in waits:
                 event.wait()
-            started = perf_counter() if self.tracer else 0.0
+            started = perf_counter() if observers else 0.0
             pending = None
             if self._failure is None:
                 try:
                     pending = self._handlers[op.kind](op)
                 except BaseException as error:
                     self._fail(op, error)
-            returned = perf_counter() if self.tracer else 0.0
+            returned = perf_counter() if observers else 0.0
 
             def finish() -> None:
                 if pending is not None:
@@ -97,9 +104,11 @@ class Executor:
                         pending.wait()
                     except BaseException as error:
                         self._fail(op, error)
-                if self.tracer:
+                if observers:
                     now = returned if pending is None else perf_counter()
-                    self.tracer.record(OpEvent(op, issued, started, returned, now))
+                    event = OpEvent(op, issued, started, returned, now)
+                    for observer in observers:
+                        observer(event)
                 finished.set()
 
             if pending is None:

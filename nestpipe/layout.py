@@ -133,26 +133,35 @@ class IdReader:
         self._layout = layout
         self._rank = rank
 
-    def keys(self, features: KeyedJaggedTensor) -> list[torch.Tensor]:
-        """Owner-major keys [num_ids] of each row space, slot after slot.
-
-        Raises ValueError for an unknown feature, a wrong dtype and an id outside its table.
-        """
+    def check(self, features: KeyedJaggedTensor) -> None:
+        """Raise ValueError for an unknown feature, a wrong dtype and an id outside its table."""
         values = features.values()
         if values.dtype not in (torch.int64, torch.int32):
             raise ValueError(
                 f"rank {self._rank}: ids must be int64 or int32, but the features "
                 f"{list(features.keys())} have dtype {values.dtype}; convert them in the data pipeline"
             )
+        known = features.keys()
         bounds = features.offset_per_key()
+        for slot in (slot for slots in self._layout.slots for slot in slots):
+            if slot.feature not in known:
+                raise ValueError(
+                    f"rank {self._rank}: table {slot.table.name!r} of module {slot.module!r} reads feature "
+                    f"{slot.feature!r}, but the batch has only {sorted(known)}"
+                )
+            index = known.index(slot.feature)
+            self._check_range(slot, values[bounds[index] : bounds[index + 1]])
+
+    def keys(self, features: KeyedJaggedTensor) -> list[torch.Tensor]:
+        """Owner-major keys [num_ids] of each row space, slot after slot; `features` were checked."""
+        values, bounds = features.values(), features.offset_per_key()
         place = {name: index for index, name in enumerate(features.keys())}
         keys = []
         for space, slots in zip(self._layout.spaces, self._layout.slots, strict=True):
             parts = []
             for slot in slots:
-                index = self._place(slot, place)
+                index = place[slot.feature]
                 ids = values[bounds[index] : bounds[index + 1]]
-                self._check(slot, ids)
                 parts.append(ids if slot.table.first_row == 0 else ids + slot.table.first_row)
             joined = parts[0] if len(parts) == 1 else torch.cat(parts)
             keys.append(space.owner_major(joined.to(torch.int64)))
@@ -164,24 +173,15 @@ class IdReader:
         size = {name: bounds[i + 1] - bounds[i] for i, name in enumerate(features.keys())}
         return [[size[slot.feature] for slot in slots] for slots in self._layout.slots]
 
-    def _place(self, slot: Slot, place: dict[str, int]) -> int:
-        if slot.feature not in place:
-            raise ValueError(
-                f"rank {self._rank}: table {slot.table.name!r} of module {slot.module!r} reads feature "
-                f"{slot.feature!r}, but the batch has only {sorted(place)}"
-            )
-        return place[slot.feature]
-
-    def _check(self, slot: Slot, ids: torch.Tensor) -> None:
+    def _check_range(self, slot: Slot, ids: torch.Tensor) -> None:
         if ids.numel() == 0:
             return
-        low, high = torch.aminmax(ids)
-        if int(low) < 0 or int(high) >= slot.table.num_rows:
-            bad = int(low) if int(low) < 0 else int(high)
+        low, high = (int(bound) for bound in torch.aminmax(ids))
+        if low < 0 or high >= slot.table.num_rows:
             raise ValueError(
-                f"rank {self._rank}: feature {slot.feature!r} has id {bad}, but table {slot.table.name!r} has "
-                f"{slot.table.num_rows} rows, ids 0 to {slot.table.num_rows - 1}; remap or hash the ids in the "
-                "data pipeline"
+                f"rank {self._rank}: feature {slot.feature!r} has id {low if low < 0 else high}, but table "
+                f"{slot.table.name!r} has {slot.table.num_rows} rows, ids 0 to {slot.table.num_rows - 1}; "
+                "remap or hash the ids in the data pipeline"
             )
 
 

@@ -18,7 +18,10 @@ State = dict[str, torch.Tensor]
 class SparseOptimizer(Protocol):
     """Updates rows of an embedding table from their summed gradients."""
 
-    lr: float
+    @property
+    def lr(self) -> float:
+        """Learning rate."""
+        ...
 
     def state_widths(self, dim: int) -> dict[str, int]:
         """Name and number of elements a row of each state tensor, for rows of `dim` elements."""

@@ -114,9 +114,11 @@ class NestPipe:
         self._checkpoint = Checkpoint(model, self.dense_optimizer, tables, layout, control)
         self._chooser = WindowChooser(self.schedule, control) if self.schedule.auto else None
         self._window = self._chooser.schedule if self._chooser else self.schedule
-        self.tracer = tracer
-        own_tracer = tracer or (self._chooser.tracer if self._chooser else None)
-        self._executor = Executor(self._engine.handlers(), comm.rank, own_tracer)
+        self._executor = Executor(self._engine.handlers(), comm.rank)
+        if tracer is not None:
+            self._executor.observers.append(tracer.record)
+        if self._chooser is not None:
+            self._executor.observers.append(self._chooser.record)
         self._step = 0
         self._stream: BatchStream | None = None
         self._first_step = 0
@@ -141,7 +143,8 @@ class NestPipe:
         Batches are drawn up to `schedule.look_ahead` steps ahead, on another thread. Raises
         StopIteration on every worker at the first step for which any worker has no batch; what others
         had drawn is in `untrained` and comes first if the same iterator is passed again, while a new
-        iterator starts a new epoch. On return the dense parameters are updated; rows may still be on
+        iterator starts a new epoch. A batch that cannot be used on one worker (an id out of range, say)
+        ends every worker's training at its step, with the same message. On return the dense parameters are updated; rows may still be on
         their way to the host table (`drain` waits for them).
         """
         self._check_open()
@@ -156,7 +159,7 @@ class NestPipe:
         state = self._engine.states[step]
         if not state.alive:
             self._stop(step)
-            raise StopIteration
+            raise state.error or StopIteration
         self._executor.wait(OpId(OpKind.UPDATE, step))
         loss, output = self._result(state)
         self._step += 1
@@ -255,12 +258,12 @@ class NestPipe:
         assert self._stream is not None
         self.drain()
         states = self._engine.states
-        drawn = [states[s].batch for s in sorted(states) if s >= step]
+        drawn = [states[s].batch for s in sorted(states) if s >= step and states[s].error is None]
         self.untrained = [batch for batch in drawn if batch is not None] + self._stream.unread()
         if self.untrained:
             logger.warning(
-                "rank %d: stopped after %d steps because another worker has no more batches; %d drawn here "
-                "stay untrained (NestPipe.untrained)",
+                "rank %d: stopped after %d steps because another worker has no batch to go on with; %d drawn "
+                "here stay untrained (NestPipe.untrained)",
                 self.rank,
                 step,
                 len(self.untrained),
@@ -279,5 +282,5 @@ class NestPipe:
             return
         self._window = self._chooser.observe(step, self._engine.states[step].schedule)
         if self._chooser.finished:
+            self._executor.observers.remove(self._chooser.record)
             self._chooser = None
-            self._executor.tracer = self.tracer

@@ -36,6 +36,7 @@ class StepState:
     mode: CallerMode
     batch: Any | None = None
     error: BaseException | None = None
+    """Why this step cannot run, on every rank once any has a reason; earlier steps still finish."""
     micro_batches: list[MicroBatch] = field(default_factory=list)
     order: torch.Tensor | None = None
     counts: list[list[list[int]]] = field(default_factory=list)
@@ -115,6 +116,7 @@ class Engine:
         try:
             state.batch = state.stream.take()
             if state.batch is not None:
+                self.reader.check(self.features(state.batch))
                 state.micro_batches, state.order = split_batch(
                     state.batch, self.features, state.schedule.cuts, self.order, self.select
                 )
@@ -139,14 +141,10 @@ class Engine:
             state.stream.stop()
             return  # agreed already, on every rank alike
         keys: list[list[torch.Tensor]] = [[] for _ in self.tables]
-        if state.error is None:
-            try:
-                for part in state.micro_batches:
-                    for space, ids in enumerate(self.reader.keys(part.features)):
-                        keys[space].append(ids)
-                    state.counts.append(self.reader.counts(part.features))
-            except Exception as error:
-                state.error = error
+        for part in state.micro_batches if state.error is None else ():
+            for space, ids in enumerate(self.reader.keys(part.features)):
+                keys[space].append(ids)
+            state.counts.append(self.reader.counts(part.features))
         flag = Flag.ERROR if state.error else Flag.END if state.batch is None else Flag.BATCH
         routed = self.router.route(keys, state.schedule.num_micro_batches, flag)
         state.alive = all(f is Flag.BATCH for f in routed.flags)
@@ -155,15 +153,16 @@ class Engine:
             return
         state.stream.stop()
         if Flag.ERROR in routed.flags:
-            self._raise_everywhere(state.error)
+            state.error = self._agreed_error(state.error)
 
-    def _raise_everywhere(self, error: BaseException | None) -> None:
+    def _agreed_error(self, error: BaseException | None) -> BaseException:
+        """This rank's own error, or one that says which rank has one; raised when its step comes."""
         message = "" if error is None else f"{type(error).__name__}: {error}"
         messages = self.keys.all_gather_bytes(message.encode())
         if error is not None:
-            raise error
+            return error
         rank, text = next((r, m.decode(errors="replace")) for r, m in enumerate(messages) if m)
-        raise ValueError(f"stopped because rank {rank} could not go on: {text}")
+        return ValueError(f"stopped because rank {rank} could not go on: {text}")
 
     def retrieve(self, op: Op) -> None:
         """Stage 4: this rank's rows of the batch from the host table into the free buffer."""

@@ -36,18 +36,17 @@ class OpEvent:
 
 
 class Tracer:
-    """Collects the events of a run; an executor without one records nothing."""
+    """Collects the events of a run, in the order in which ops finish."""
 
     def __init__(self) -> None:
-        self.events: list[OpEvent] = []
+        self._events: list[OpEvent] = []
 
     def record(self, event: OpEvent) -> None:
-        self.events.append(event)  # list.append is atomic, the lanes share one list
+        self._events.append(event)  # atomic, and so safe from every lane
 
-    def take(self, before_step: int) -> list[OpEvent]:
-        """Remove and return the events of steps before `before_step`, in the order they finished."""
-        taken = [event for event in self.events if event.op.step < before_step]
-        self.events = [event for event in self.events if event.op.step >= before_step]
+    def take(self) -> list[OpEvent]:
+        """Remove and return all events so far."""
+        taken, self._events = self._events, []
         return taken
 
 
@@ -70,30 +69,27 @@ class StepBreakdown:
         return self.step_ms - sum(self.exposed_ms.values())
 
 
-def breakdown(events: Iterable[OpEvent]) -> list[StepBreakdown]:
-    """Exposed times of each step whose update and predecessor's update are among `events`.
+def breakdown(events: Iterable[OpEvent], began: float | None = None) -> list[StepBreakdown]:
+    """Exposed times of each step whose update is among `events`, counted from the update before it.
 
-    Walks back from an update to the previous one along what each op waited for last, so the exposed
-    times and `other_ms` sum to the step.
+    The first step counts from `began` (seconds of `perf_counter`); without, it is left out. Walks back
+    from an update to the previous one along what each op waited for last, so the exposed times and
+    `other_ms` sum to the step.
     """
     by_id = {event.op.id: event for event in events}
     before_on_lane = _lane_predecessors(by_id.values())
-    updates = sorted((e for e in by_id.values() if e.op.kind is OpKind.UPDATE), key=lambda e: e.op.step)
     busy: dict[int, dict[OpKind, float]] = defaultdict(lambda: defaultdict(float))
     for event in by_id.values():
         busy[event.op.step][event.op.kind] += 1e3 * (event.finished - event.started)
+    updates = sorted((e for e in by_id.values() if e.op.kind is OpKind.UPDATE), key=lambda e: e.op.step)
     steps = []
-    for previous, update in zip(updates, updates[1:], strict=False):
-        if update.op.step != previous.op.step + 1:
-            continue
-        steps.append(
-            StepBreakdown(
-                step=update.op.step,
-                step_ms=1e3 * (update.finished - previous.finished),
-                exposed_ms=_walk_back(update, previous.finished, by_id, before_on_lane),
-                busy_ms=dict(busy[update.op.step]),
-            )
-        )
+    for update in updates:
+        before = by_id.get(OpId(OpKind.UPDATE, update.op.step - 1))
+        since = before.finished if before is not None else began
+        if since is not None:
+            exposed = _walk_back(update, since, by_id, before_on_lane)
+            step_ms = 1e3 * (update.finished - since)
+            steps.append(StepBreakdown(update.op.step, step_ms, exposed, dict(busy[update.op.step])))
     return steps
 
 

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from nestpipe.schedule import Lane, OpKind, Schedule, split_window
-from nestpipe.trace import OpEvent, Tracer
+from nestpipe.trace import OpEvent
 from nestpipe.transport import Transport, wait
 
 logger = logging.getLogger("nestpipe")
@@ -114,12 +114,16 @@ class WindowChooser:
         self._one = replace(schedule, auto=False)
         self._probe = split_window(self._one, PROBE_MICRO_BATCHES)
         self._control = control
-        self.tracer = Tracer()
+        self._events: list[OpEvent] = []
         self.schedule = self._one
         self.finished = False
         self._seen: dict[int, int] = defaultdict(int)
         self._measured: dict[int, list[dict[str, float]]] = defaultdict(list)
         self._last_return: float | None = None
+
+    def record(self, event: OpEvent) -> None:
+        """Take note of an op that has finished; called on every lane."""
+        self._events.append(event)
 
     @staticmethod
     def num_steps(look_ahead: int) -> int:
@@ -130,10 +134,10 @@ class WindowChooser:
         """Take note of a finished step that ran by `used`; the schedule for batches drawn from now on."""
         num = used.num_micro_batches
         now = perf_counter()
-        events = [event for event in self.tracer.take(before_step=step + 1) if event.op.step == step]
+        events, self._events = self._events, [e for e in self._events if e.op.step > step]
         self._seen[num] += 1
         if self._seen[num] > WARM_UP_STEPS and self._last_return is not None:
-            self._measured[num].append(_costs_of(events) | {"step": 1e3 * (now - self._last_return)})
+            self._measured[num].append(_costs_of([e for e in events if e.op.step == step]) | {"step": 1e3 * (now - self._last_return)})
         self._last_return = now
         if self.schedule is self._one and len(self._measured[1]) >= MEASURED_STEPS:
             self.schedule = self._probe

@@ -1,0 +1,115 @@
+"""Methods that run on NestPipe's own engine: each is one schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from baselines.interface import Exactness, Method, Runner, Setup, StepTimes
+from nestpipe import NestPipe, Tracer, schedules
+from nestpipe.schedule import Schedule
+from nestpipe.trace import breakdown
+from nestpipe.window import WindowChooser
+
+Options = Mapping[str, Any]
+
+BITWISE = Exactness("bitwise", "sync", 0.0)
+REORDERED = Exactness("reordered", "sync", 2e-6)
+
+
+class EngineRunner(Runner):
+    """Steps a NestPipe pipeline and reads its trace."""
+
+    def __init__(self, setup: Setup, schedule: Schedule) -> None:
+        self._tracer = Tracer()
+        self._pipeline = NestPipe(
+            setup.model,
+            sparse_optimizer=setup.sparse_optimizer,
+            dense_optimizer=setup.dense_optimizer,
+            schedule=schedule,
+            device=setup.device,
+            tracer=self._tracer,
+        )
+        self._schedule = schedule
+        self._began: float | None = None
+
+    @property
+    def note(self) -> str:  # type: ignore[override]
+        """For a schedule that chooses its window, the window it chose."""
+        if not self._schedule.auto:
+            return ""
+        cuts = self._pipeline.window.cuts
+        return f"chose micro-batches of relative size {','.join(map(str, cuts))}"
+
+    def progress(self, batches: Iterator[Any]) -> tuple[torch.Tensor, Any]:
+        """Train one step."""
+        if self._began is None:
+            self._began = perf_counter()
+        return self._pipeline.progress(batches)
+
+    def step_times(self) -> list[StepTimes]:
+        """Exposed times off the critical path of each step since the last call."""
+        steps = breakdown(self._tracer.take(), self._began)
+        self._began = None
+        return [
+            StepTimes(
+                step.step_ms,
+                step.exposed_group_ms("lookup"),
+                step.exposed_group_ms("comm"),
+                step.exposed_group_ms("dense"),
+            )
+            for step in steps
+        ]
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """A collective: tables and dense parameters on rank 0, without optimizer state."""
+        state = self._pipeline.state_dict(full=True)
+        return {name: tensor for name, tensor in state.items() if not name.startswith("optimizer.")}
+
+    def drain(self) -> None:
+        """Wait for write-backs and look-ahead in flight."""
+        self._pipeline.drain()
+
+    def close(self) -> None:
+        """End the lanes."""
+        self._pipeline.close()
+
+
+class EngineMethod(Method):
+    """A schedule of the engine under a name."""
+
+    def __init__(
+        self,
+        name: str,
+        make_schedule: Callable[[Options], Schedule],
+        exactness: Exactness,
+        extra_warmup_steps: int = 0,
+    ) -> None:
+        self.name = name
+        self.exactness = exactness
+        self.extra_warmup_steps = extra_warmup_steps
+        self._make_schedule = make_schedule
+
+    def build(self, setup: Setup) -> EngineRunner:
+        """A collective: the model's tables move into the engine."""
+        return EngineRunner(setup, self._make_schedule(setup.options))
+
+
+def _micro_batches(options: Options) -> schedules.Cuts:
+    return options.get("micro_batches", 8)
+
+
+SYNC = EngineMethod("sync", lambda _: schedules.sync(), Exactness("library", "torchrec", 1e-5))
+DBP = EngineMethod("dbp", lambda _: schedules.dbp(), BITWISE)
+FWP = EngineMethod("fwp", lambda options: schedules.fwp(_micro_batches(options)), REORDERED)
+NESTPIPE = EngineMethod("nestpipe", lambda options: schedules.nestpipe(_micro_batches(options)), REORDERED)
+NESTPIPE_CHOSEN = EngineMethod(
+    "nestpipe-chosen",
+    lambda _: schedules.nestpipe_chosen(),
+    REORDERED,
+    extra_warmup_steps=WindowChooser.num_steps(schedules.nestpipe_chosen().look_ahead),
+)
+UNIEMB = EngineMethod("uniemb", lambda _: schedules.uniemb(), Exactness("stale by 1", "sync", None))

@@ -1,0 +1,122 @@
+"""Full state: names, optimizer state, other numbers of workers, loading in mid-stream."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from nestpipe import NestPipe, RowWiseAdagrad, schedules
+from nestpipe.optim import Adam, SparseOptimizer
+from tests.distributed import run_workers
+from tests.nestpipe.models import Data, Model
+from tests.nestpipe.reference import train as reference
+from tests.nestpipe.training import State, build, difference, step_until_stop, weights
+
+DATA = Data(dtype=torch.float64)
+OPTIMIZERS = [RowWiseAdagrad(lr=0.05), Adam(lr=0.01)]
+
+
+def _first_half(rank: int, num_workers: int, optimizer: SparseOptimizer) -> State:
+    with build(DATA, schedules.nestpipe(3), optimizer) as pipeline:
+        step_until_stop(pipeline, DATA.batches(rank, num_workers, 6))
+        return pipeline.state_dict()
+
+
+def _second_half(rank: int, num_workers: int, optimizer: SparseOptimizer, state: State) -> tuple[State, int]:
+    """Batches are of two workers' data; a third worker would have none, so all have the same shares."""
+    with build(DATA, schedules.nestpipe(3), optimizer) as pipeline:
+        pipeline.load_state_dict(state if rank == 0 else {})
+        step_until_stop(pipeline, DATA.batches(rank, num_workers, 6, first_step=6))
+        return weights(pipeline.state_dict()), pipeline.num_steps
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda o: type(o).__name__)
+def test_a_loaded_run_goes_on_like_an_uninterrupted_one(optimizer: SparseOptimizer) -> None:
+    state = run_workers(_first_half, 2, optimizer)[0]
+    resumed, num_steps = run_workers(_second_half, 2, optimizer, state)[0]
+    assert num_steps == 12
+    assert difference(resumed, reference(DATA, optimizer, 2, 12)) < 1e-12
+
+
+def _roundtrip(rank: int, num_workers: int, state: State) -> State:
+    with build(DATA, schedules.nestpipe(2), OPTIMIZERS[0]) as pipeline:
+        pipeline.load_state_dict(state if rank == 0 else {})
+        return pipeline.state_dict()
+
+
+@pytest.mark.parametrize("num_workers", [1, 3, 4])
+def test_state_moves_between_numbers_of_workers(num_workers: int) -> None:
+    state = run_workers(_first_half, 2, OPTIMIZERS[0])[0]
+    again = run_workers(_roundtrip, num_workers, state)
+    assert again[0].keys() == state.keys()
+    for name, tensor in state.items():
+        assert torch.equal(again[0][name].view(-1), tensor.view(-1)), name
+    assert all(other == {} for other in again[1:])
+
+
+def test_names_are_those_of_the_unsharded_model() -> None:
+    model = Model()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    with build(Data(), schedules.nestpipe(2), OPTIMIZERS[0]) as pipeline:
+        state = pipeline.state_dict(full=True)
+    assert set(weights(state)) == set(before)
+    for name, tensor in before.items():
+        assert torch.equal(state[name], tensor), name
+    assert state["optimizer.ec.embeddings.item.weight.sum"].shape == (53, 1)
+    Model().load_state_dict(weights(state))
+
+
+def _load_in_mid_stream(rank: int, num_workers: int, state: State) -> State:
+    """Rows that were retrieved ahead must not survive a load."""
+    with build(DATA, schedules.nestpipe(2), OPTIMIZERS[0]) as pipeline:
+        batches = DATA.batches(rank, num_workers, 12)
+        for _ in range(6):
+            pipeline.progress(batches)
+        pipeline.load_state_dict(state if rank == 0 else {})
+        step_until_stop(pipeline, batches)
+        return weights(pipeline.state_dict())
+
+
+def test_loading_in_mid_stream_replaces_rows_that_were_read_ahead() -> None:
+    state = run_workers(_first_half, 2, OPTIMIZERS[0])[0]
+    fresh = run_workers(_load_in_mid_stream, 2, state)[0]
+    assert difference(fresh, reference(DATA, OPTIMIZERS[0], 2, 12)) < 1e-12
+
+
+def test_weights_alone_can_be_loaded() -> None:
+    with build(Data(), schedules.sync(), OPTIMIZERS[0]) as pipeline:
+        step_until_stop(pipeline, Data().batches(0, 1, 3))
+        pipeline.load_state_dict(Model().state_dict())
+        state = weights(pipeline.state_dict())
+    for name, tensor in Model().state_dict().items():
+        assert torch.equal(state[name], tensor)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda s: s.pop("ec.embeddings.item.weight"), "no entry 'ec.embeddings.item.weight'; did you mean"),
+        (lambda s: s.update({"mlp.0.bias": torch.zeros(3)}), "'mlp.0.bias' has shape"),
+        (lambda s: s.update({"extra": torch.zeros(3)}), "does not know: .'extra'."),
+    ],
+)
+def test_a_state_that_does_not_fit_is_named(change: object, message: str) -> None:
+    with build(Data(), schedules.sync(), OPTIMIZERS[0]) as pipeline:
+        state = pipeline.state_dict()
+        change(state)  # type: ignore[operator]
+        with pytest.raises(ValueError, match=message):
+            pipeline.load_state_dict(state)
+
+
+def test_meta_tables_are_initialised_by_their_init_fn() -> None:
+    model = Model()
+    for module in (model.ec, model.words, model.ebc):
+        module.to("meta")
+    for config in (*model.ec.embedding_configs(), *model.words.embedding_configs()):
+        config.init_fn = lambda weight: torch.nn.init.constant_(weight, 0.25)
+    with NestPipe(
+        model, sparse_optimizer=OPTIMIZERS[0], dense_optimizer=lambda p: torch.optim.SGD(p, lr=0.1)
+    ) as pipeline:
+        state = pipeline.state_dict()
+    assert bool((state["ec.embeddings.item.weight"] == 0.25).all())
+    assert float(state["ebc.embedding_bags.tag.weight"].abs().max()) <= (1 / 19) ** 0.5
