@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, Literal
 
@@ -48,6 +49,9 @@ class NestPipe:
     on the meta device are initialised by their `init_fn`. `model(batch)` returns `(loss, output)`, the
     loss a mean over samples, or over what the batch's `loss_weight` counts.
 
+    A worker that waits for another longer than `timeout` ends with an error (default: that of
+    torch.distributed, half an hour).
+
     `sparse_optimizer` updates rows, `dense_optimizer` is called with the list of dense parameters.
     `features(batch)` gives the KeyedJaggedTensor to look up (default `batch.sparse_features`) and
     `select(batch, samples)` a batch of the given samples; the default handles dataclasses, tuples and
@@ -66,6 +70,7 @@ class NestPipe:
         schedule: Schedule | None = None,
         device: torch.device | str = "cpu",
         process_group: dist.ProcessGroup | None = None,
+        timeout: timedelta | None = None,
         features: Callable[[Any], KeyedJaggedTensor] = features_of,
         select: Select | None = None,
         clustering: Literal["key-centric"] | Order | None = "key-centric",
@@ -77,7 +82,7 @@ class NestPipe:
         self.device = torch.device(device)
         world = process_group or default_group()
         # One group a communicating lane, in the same order on every rank, and one for this thread.
-        keys, comm, control = (Transport(new_lane_group(world)) for _ in range(3))
+        keys, comm, control = (Transport(new_lane_group(world, timeout)) for _ in range(3))
         self._control = control
         self.rank, self.num_workers = comm.rank, comm.size
 

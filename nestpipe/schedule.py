@@ -273,7 +273,8 @@ def _check_cuts(cuts: int | Sequence[int] | str) -> tuple[int, ...]:
         return (1,)
     if isinstance(cuts, int) and not isinstance(cuts, bool) and cuts >= 1:
         return (1,) * cuts
-    if not isinstance(cuts, int | str) and len(cuts) and all(isinstance(c, int) and c > 0 for c in cuts):
+    is_list = isinstance(cuts, Sequence) and not isinstance(cuts, str)
+    if is_list and len(cuts) and all(isinstance(c, int) and c > 0 for c in cuts):
         return tuple(cuts)
     raise ValueError(f'cuts must be a positive int, a list of positive ints or "auto", got {cuts!r}')
 

@@ -7,6 +7,7 @@ all ranks in the same order. Without torch.distributed there is one rank, which 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -72,8 +73,13 @@ def default_group() -> dist.ProcessGroup | None:
     return dist.group.WORLD if dist.is_available() and dist.is_initialized() else None
 
 
-def new_lane_group(parent: dist.ProcessGroup | None) -> dist.ProcessGroup | None:
-    """A new group of the same ranks; a collective, made in the same order on all ranks."""
+def new_lane_group(
+    parent: dist.ProcessGroup | None, timeout: timedelta | None = None
+) -> dist.ProcessGroup | None:
+    """A new group of the same ranks; a collective, made in the same order on all ranks.
+
+    `timeout` bounds each of its collectives; None is torch.distributed's own default.
+    """
     if parent is None:
         return None
-    return dist.new_group(dist.get_process_group_ranks(parent))
+    return dist.new_group(dist.get_process_group_ranks(parent), timeout=timeout)
