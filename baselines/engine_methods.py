@@ -33,16 +33,12 @@ class EngineRunner(Runner):
             device=setup.device,
             tracer=self._tracer,
         )
-        self._schedule = schedule
         self._began: float | None = None
 
     @property
     def note(self) -> str:  # type: ignore[override]
-        """For a schedule that chooses its window, the window it chose."""
-        if not self._schedule.auto:
-            return ""
-        cuts = self._pipeline.window.cuts
-        return f"chose micro-batches of relative size {','.join(map(str, cuts))}"
+        """For a schedule that chooses its window, the window it chose and why."""
+        return self._pipeline.window_report
 
     def progress(self, batches: Iterator[Any]) -> tuple[torch.Tensor, Any]:
         """Train one step."""

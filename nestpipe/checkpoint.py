@@ -139,7 +139,7 @@ class Checkpoint:
             own = part[self._transport.rank]
             shard[own.local] = mine[: own.count]
 
-    def _dense_names(self) -> dict[nn.Parameter, str]:
+    def _dense_names(self) -> dict[torch.Tensor, str]:
         return {parameter: name for name, parameter in self._model.named_parameters()}
 
     def _dense_optimizer_state(self) -> StateDict:

@@ -43,7 +43,8 @@ class FlatGradients:
             flat = torch.zeros(sum(p.numel() for p in mine), dtype=dtype, device=mine[0].device)
             self._flats.append(flat)
             views.update(
-                (p, piece.view_as(p)) for p, piece in zip(mine, flat.split([p.numel() for p in mine]), strict=True)
+                (p, piece.view_as(p))
+                for p, piece in zip(mine, flat.split([p.numel() for p in mine]), strict=True)
             )
         self._views = [views[p] for p in self._parameters]
         self.zero()

@@ -154,7 +154,9 @@ class RowsOfEmbeddingBagCollection(_DropIn):
         for part in self._parts:
             inverse, counts = part.ids(lookup)
             for slot, ids in zip(part.slots, inverse.split(counts), strict=True):
-                pooled[slot.embedding_name] = self._pool(lookup.rows[part.space], ids, jagged[slot.feature], slot)
+                pooled[slot.embedding_name] = self._pool(
+                    lookup.rows[part.space], ids, jagged[slot.feature], slot
+                )
         outputs = [pooled[name] for name in self._embedding_names]
         return KeyedTensor(
             keys=self._embedding_names,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
@@ -19,7 +19,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from nestpipe.routing import RowSpace
 
-Collection = EmbeddingCollection | EmbeddingBagCollection
+Collection: TypeAlias = EmbeddingCollection | EmbeddingBagCollection
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,9 @@ def find_collections(model: nn.Module) -> dict[str, Collection]:
             "TorchRec; NestPipe has nothing to look up"
         )
     if "" in found:
-        raise ValueError("the model is itself an embedding collection; wrap it in a module that returns a loss")
+        raise ValueError(
+            "the model is itself an embedding collection; wrap it in a module that returns a loss"
+        )
     return found
 
 
@@ -104,7 +106,13 @@ def build_layout(collections: dict[str, Collection], num_ranks: int) -> Layout:
                 next_row[kind] = 0
                 kinds.append(kind)
             table = Table(
-                config.name, path, parameter_name, kinds.index(kind), next_row[kind], config.num_embeddings, config
+                config.name,
+                path,
+                parameter_name,
+                kinds.index(kind),
+                next_row[kind],
+                config.num_embeddings,
+                config,
             )
             next_row[kind] += config.num_embeddings
             tables.append(table)

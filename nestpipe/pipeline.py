@@ -49,8 +49,8 @@ class NestPipe:
     on the meta device are initialised by their `init_fn`. `model(batch)` returns `(loss, output)`, the
     loss a mean over samples, or over what the batch's `loss_weight` counts.
 
-    A worker that waits for another longer than `timeout` ends with an error (default: that of
-    torch.distributed, half an hour).
+    A worker that waits for another longer than `timeout` ends with an error (default: the time limit of
+    `process_group`).
 
     `sparse_optimizer` updates rows, `dense_optimizer` is called with the list of dense parameters.
     `features(batch)` gives the KeyedJaggedTensor to look up (default `batch.sparse_features`) and
@@ -142,6 +142,11 @@ class NestPipe:
         """The schedule in force; differs from `schedule` where the window is chosen."""
         return self._window
 
+    @property
+    def window_report(self) -> str:
+        """Where the window is chosen, what was chosen and from which measured costs; else empty."""
+        return self._chooser.report if self._chooser else ""
+
     def progress(self, batches: Iterator[Any]) -> tuple[torch.Tensor, Any]:
         """Train one step and return `(loss, output)` of this worker's batch.
 
@@ -149,8 +154,8 @@ class NestPipe:
         StopIteration on every worker at the first step for which any worker has no batch; what others
         had drawn is in `untrained` and comes first if the same iterator is passed again, while a new
         iterator starts a new epoch. A batch that cannot be used on one worker (an id out of range, say)
-        ends every worker's training at its step, with the same message. On return the dense parameters are updated; rows may still be on
-        their way to the host table (`drain` waits for them).
+        ends every worker's training at its step, with the same message. On return the dense parameters
+        are updated; rows may still be on their way to the host table (`drain` waits for them).
         """
         self._check_open()
         step = self._step
@@ -229,7 +234,9 @@ class NestPipe:
         if self._stream is not None and self._stream.source is batches:
             handed_back = self.untrained
         elif self.untrained:
-            logger.warning("rank %d: %d batches of the old iterator stay untrained", self.rank, len(self.untrained))
+            logger.warning(
+                "rank %d: %d batches of the old iterator stay untrained", self.rank, len(self.untrained)
+            )
         self.untrained = []
         self._stream = BatchStream(batches, handed_back)
         self._running = True
@@ -283,9 +290,8 @@ class NestPipe:
             del self._engine.states[old]
 
     def _observe(self, step: int) -> None:
-        if self._chooser is None:
+        if self._chooser is None or self._chooser.finished:
             return
         self._window = self._chooser.observe(step, self._engine.states[step].schedule)
         if self._chooser.finished:
             self._executor.observers.remove(self._chooser.record)
-            self._chooser = None

@@ -255,9 +255,7 @@ def split_window(schedule: Schedule, cuts: int | Sequence[int] | Literal["auto"]
     sizes = _check_cuts(cuts)
     by_kind = {op.kind: op for op in schedule.steady if op.kind in PER_MICRO_BATCH}
     copies = {kind: [_of_micro_batch(op, m) for m in range(len(sizes))] for kind, op in by_kind.items()}
-    window = _interleave(
-        copies[OpKind.EXCHANGE], copies[OpKind.COMPUTE], copies[OpKind.REDUCE]
-    )
+    window = _interleave(copies[OpKind.EXCHANGE], copies[OpKind.COMPUTE], copies[OpKind.REDUCE])
     steady: list[Op] = []
     for op in schedule.steady:
         if op.kind is OpKind.EXCHANGE:
@@ -273,9 +271,10 @@ def _check_cuts(cuts: int | Sequence[int] | str) -> tuple[int, ...]:
         return (1,)
     if isinstance(cuts, int) and not isinstance(cuts, bool) and cuts >= 1:
         return (1,) * cuts
-    is_list = isinstance(cuts, Sequence) and not isinstance(cuts, str)
-    if is_list and len(cuts) and all(isinstance(c, int) and c > 0 for c in cuts):
-        return tuple(cuts)
+    if isinstance(cuts, Sequence) and not isinstance(cuts, str):
+        sizes = tuple(cuts)
+        if sizes and all(isinstance(size, int) and size > 0 for size in sizes):
+            return sizes
     raise ValueError(f'cuts must be a positive int, a list of positive ints or "auto", got {cuts!r}')
 
 
@@ -324,6 +323,4 @@ def _after_all(op: Op, num_micro_batches: int) -> Op:
             else:
                 yield from (buffer._replace(micro_batch=m) for m in range(num_micro_batches))
 
-    return replace(
-        op, after=tuple(refs()), reads=tuple(buffers(op.reads)), writes=tuple(buffers(op.writes))
-    )
+    return replace(op, after=tuple(refs()), reads=tuple(buffers(op.reads)), writes=tuple(buffers(op.writes)))

@@ -14,7 +14,7 @@ from nestpipe.batching import MicroBatch, Select, move_batch, split_batch
 from nestpipe.buffers import RowBuffer, shared_positions
 from nestpipe.dense import FlatGradients
 from nestpipe.embedding import Lookup, LookupContext
-from nestpipe.exchange import GradientTransfer, RowTransfer, send_gradients, send_rows
+from nestpipe.exchange import RowTransfer, send_gradients, send_rows
 from nestpipe.executor import Handler
 from nestpipe.lanes import CallerMode, Pending
 from nestpipe.layout import IdReader
@@ -171,7 +171,9 @@ class Engine:
             return
         state.buffers = self.buffers[op.step % len(self.buffers)]
         previous = self.states.get(op.step - 1)
-        for space, (table, buffer, route) in enumerate(zip(self.tables, state.buffers, state.routes, strict=True)):
+        for space, (table, buffer, route) in enumerate(
+            zip(self.tables, state.buffers, state.routes, strict=True)
+        ):
             buffer.resize(route.owner_rows)
             table.read(route.owner_rows, buffer.rows, buffer.state if state.schedule.fresh else {})
             if previous is not None and previous.alive:

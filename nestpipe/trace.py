@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -100,7 +101,7 @@ def _lane_predecessors(events: Iterable[OpEvent]) -> dict[OpId, OpEvent]:
     predecessors = {}
     for lane_events in by_lane.values():
         lane_events.sort(key=lambda e: e.started)
-        for before, after in zip(lane_events, lane_events[1:], strict=False):
+        for before, after in itertools.pairwise(lane_events):
             predecessors[after.op.id] = before
     return predecessors
 

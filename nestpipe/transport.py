@@ -24,7 +24,11 @@ class Transport:
         self.rank = 0 if group is None else dist.get_rank(group)
 
     def all_to_all(
-        self, output: torch.Tensor, input: torch.Tensor, output_splits: Splits = None, input_splits: Splits = None
+        self,
+        output: torch.Tensor,
+        input: torch.Tensor,
+        output_splits: Splits = None,
+        input_splits: Splits = None,
     ) -> dist.Work | None:
         """Start sending `input_splits[r]` leading slices to each rank r; None when it is done already.
 
@@ -43,7 +47,9 @@ class Transport:
             async_op=True,
         )
 
-    def all_reduce(self, tensor: torch.Tensor, op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> dist.Work | None:
+    def all_reduce(
+        self, tensor: torch.Tensor, op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM
+    ) -> dist.Work | None:
         """Start reducing `tensor` in place over the ranks; None when it is done already."""
         if self.group is None:
             return None
@@ -78,8 +84,14 @@ def new_lane_group(
 ) -> dist.ProcessGroup | None:
     """A new group of the same ranks; a collective, made in the same order on all ranks.
 
-    `timeout` bounds each of its collectives; None is torch.distributed's own default.
+    `timeout` bounds each of its collectives; None takes the parent's, which torch does not hand on.
     """
     if parent is None:
         return None
-    return dist.new_group(dist.get_process_group_ranks(parent), timeout=timeout)
+    return dist.new_group(dist.get_process_group_ranks(parent), timeout=timeout or _timeout_of(parent))
+
+
+def _timeout_of(group: dist.ProcessGroup) -> timedelta | None:
+    """A group's time limit, where its backend tells."""
+    backend = group._get_backend(group._device_types[0])
+    return getattr(getattr(backend, "options", None), "_timeout", None)

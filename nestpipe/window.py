@@ -102,9 +102,7 @@ def fit_costs(one: Mapping[str, float], probe: Mapping[str, float]) -> WindowCos
     rest_one = one["step"] - window_ms(costs, (1,))
     rest_probe = probe["step"] - window_ms(costs, (1,) * PROBE_MICRO_BATCHES)
     per_micro_batch = (rest_probe - rest_one) / span
-    return replace(
-        costs, fixed_ms=rest_one - per_micro_batch, fixed_per_micro_batch_ms=per_micro_batch
-    )
+    return replace(costs, fixed_ms=rest_one - per_micro_batch, fixed_per_micro_batch_ms=per_micro_batch)
 
 
 class WindowChooser:
@@ -117,6 +115,8 @@ class WindowChooser:
         self._events: list[OpEvent] = []
         self.schedule = self._one
         self.finished = False
+        self.report = "not chosen yet"
+        """What was chosen and from which measured costs."""
         self._seen: dict[int, int] = defaultdict(int)
         self._measured: dict[int, list[dict[str, float]]] = defaultdict(list)
         self._last_return: float | None = None
@@ -137,7 +137,10 @@ class WindowChooser:
         events, self._events = self._events, [e for e in self._events if e.op.step > step]
         self._seen[num] += 1
         if self._seen[num] > WARM_UP_STEPS and self._last_return is not None:
-            self._measured[num].append(_costs_of([e for e in events if e.op.step == step]) | {"step": 1e3 * (now - self._last_return)})
+            self._measured[num].append(
+                _costs_of([e for e in events if e.op.step == step])
+                | {"step": 1e3 * (now - self._last_return)}
+            )
         self._last_return = now
         if self.schedule is self._one and len(self._measured[1]) >= MEASURED_STEPS:
             self.schedule = self._probe
@@ -151,19 +154,14 @@ class WindowChooser:
         cuts = choose_cuts(costs)
         self.schedule = split_window(self._one, cuts)
         self.finished = True
+        self.report = (
+            f"micro-batches of relative size {','.join(map(str, cuts))}, predicted "
+            f"{window_ms(costs, cuts):.1f} ms a step; measured {one['step']:.1f} ms with one micro-batch "
+            f"(exchange {one['exchange']:.1f}, compute {one['compute']:.1f}, reduce {one['reduce']:.1f}) "
+            f"and {probe['step']:.1f} ms with {PROBE_MICRO_BATCHES}"
+        )
         if self._control.rank == 0:
-            logger.info(
-                "window chosen: micro-batches %s; predicted step %.1f ms, measured with one micro-batch %.1f ms, "
-                "with %d %.1f ms; exchange %.1f ms, compute %.1f ms, reduce %.1f ms",
-                ",".join(map(str, cuts)),
-                window_ms(costs, cuts),
-                one["step"],
-                PROBE_MICRO_BATCHES,
-                probe["step"],
-                one["exchange"],
-                one["compute"],
-                one["reduce"],
-            )
+            logger.info("window chosen: %s", self.report)
 
     def _agreed(self, samples: Sequence[Mapping[str, float]]) -> dict[str, float]:
         """Medians over the steps; the same numbers on every rank.
@@ -171,7 +169,10 @@ class WindowChooser:
         A transfer's time contains the wait for the last rank to join, so the shortest one is the
         transfer itself; of compute and of the step the slowest rank counts.
         """
-        typical = {name: median(sample[name] for sample in samples) for name in ("exchange", "reduce", "compute", "step")}
+        typical = {
+            name: median(sample[name] for sample in samples)
+            for name in ("exchange", "reduce", "compute", "step")
+        }
         signs = {"exchange": -1.0, "reduce": -1.0, "compute": 1.0, "step": 1.0}
         signed = torch.tensor([signs[name] * ms for name, ms in typical.items()], dtype=torch.float64)
         wait(self._control.all_reduce(signed, op=dist.ReduceOp.MAX))

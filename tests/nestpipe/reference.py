@@ -59,8 +59,8 @@ class PlainBags(nn.Module):
 def plain_model(dtype: torch.dtype) -> nn.Module:
     """The test model without TorchRec's modules, under the same parameter names."""
     model = Model().to(dtype)
-    model.ec, model.words = PlainRows(model.ec), PlainRows(model.words)  # type: ignore[assignment]
-    model.ebc = PlainBags(model.ebc)  # type: ignore[assignment]
+    model.ec, model.words = PlainRows(model.ec), PlainRows(model.words)
+    model.ebc = PlainBags(model.ebc)
     return model
 
 
@@ -94,7 +94,14 @@ def train(
         for name, table in tables.items():
             gradient = parameters[name].grad
             assert gradient is not None
-            update(table, states[name], gradient, optimizer, step + 1, _touched(model, name, data, step, num_workers))
+            update(
+                table,
+                states[name],
+                gradient,
+                optimizer,
+                step + 1,
+                _touched(model, name, data, step, num_workers),
+            )
         history.append({n: t.clone() for n, t in tables.items()})
     return {n: tables.get(n, p.detach()) for n, p in parameters.items()}
 
@@ -114,7 +121,12 @@ def _touched(model: nn.Module, name: str, data: Data, step: int, num_workers: in
 
 
 def update(
-    table: torch.Tensor, state: State, gradient: torch.Tensor, optimizer: SparseOptimizer, step: int, rows: torch.Tensor
+    table: torch.Tensor,
+    state: State,
+    gradient: torch.Tensor,
+    optimizer: SparseOptimizer,
+    step: int,
+    rows: torch.Tensor,
 ) -> None:
     """One optimizer step on the touched `rows`, by the textbook formulas."""
     g, w = gradient[rows], table[rows]

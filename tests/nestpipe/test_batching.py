@@ -57,7 +57,12 @@ def test_select_samples_of_a_nest() -> None:
     keys = KeyedJaggedTensor(["a", "b"], torch.arange(8), torch.rand(8), lengths)
     x = torch.arange(3.0)
     batch = Nested(
-        keys, Pair(x, [x + 1]), JaggedTensor(torch.arange(4), lengths=torch.tensor([1, 0, 3])), {"x": x}, torch.ones(2), "t"
+        keys,
+        Pair(x, [x + 1]),
+        JaggedTensor(torch.arange(4), lengths=torch.tensor([1, 0, 3])),
+        {"x": x},
+        torch.ones(2),
+        "t",
     )
     part = select_samples(batch, torch.tensor([2, 0]), 3)
     assert _jagged_rows(part.sparse_features, "a") == [[2], [0, 1]]
@@ -142,5 +147,7 @@ def test_clustering_puts_samples_with_common_keys_together() -> None:
 
 @pytest.mark.parametrize("lengths", [[0, 0, 0], [1, 0, 2]])
 def test_clustering_of_little(lengths: list[int]) -> None:
-    keys = KeyedJaggedTensor(["a"], torch.zeros(sum(lengths), dtype=torch.int64), lengths=torch.tensor(lengths))
+    keys = KeyedJaggedTensor(
+        ["a"], torch.zeros(sum(lengths), dtype=torch.int64), lengths=torch.tensor(lengths)
+    )
     assert sorted(key_centric_order(keys, [1, 2]).tolist()) == [0, 1, 2]

@@ -44,7 +44,6 @@ def _train(rank: int, num_workers: int, how: str, schedule: Schedule) -> tuple[s
         dense_optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
         schedule=schedule,
         process_group=group,
-        timeout=timedelta(seconds=GROUP_TIMEOUT_S),
     )
     try:
         step_until_stop(pipeline, Data().batches(rank, num_workers, 20))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from nestpipe import schedules
@@ -49,7 +51,7 @@ def test_a_later_start_issues_the_same_ops_shifted(schedule: Schedule) -> None:
 
 def test_synchronous_is_one_chain() -> None:
     ops = synchronous().ops(3)
-    for before, op in zip(ops, ops[1:], strict=False):
+    for before, op in itertools.pairwise(ops):
         if op.kind is not OpKind.ALLREDUCE:
             assert before.id in op.after or before.kind is OpKind.ALLREDUCE
 

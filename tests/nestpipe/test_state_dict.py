@@ -13,7 +13,7 @@ from tests.nestpipe.reference import train as reference
 from tests.nestpipe.training import State, build, difference, step_until_stop, weights
 
 DATA = Data(dtype=torch.float64)
-OPTIMIZERS = [RowWiseAdagrad(lr=0.05), Adam(lr=0.01)]
+OPTIMIZERS: list[SparseOptimizer] = [RowWiseAdagrad(lr=0.05), Adam(lr=0.01)]
 
 
 def _first_half(rank: int, num_workers: int, optimizer: SparseOptimizer) -> State:

@@ -60,7 +60,9 @@ class Resuming:
         return self._batches[self._given - 1]
 
 
-def _same_iterator(rank: int, num_workers: int, schedule: Schedule) -> tuple[list[int], dict[str, torch.Tensor]]:
+def _same_iterator(
+    rank: int, num_workers: int, schedule: Schedule
+) -> tuple[list[int], dict[str, torch.Tensor]]:
     batches = list(DATA.batches(rank, num_workers, 8))
     iterator = Resuming(batches, [3] if rank == 0 else [])
     with build(DATA, schedule, OPTIMIZER) as pipeline:
@@ -185,7 +187,9 @@ def test_a_model_that_changes_its_keys_is_told(in_place: bool) -> None:
         sparse_optimizer=OPTIMIZER,
         dense_optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
     ) as pipeline:
-        with pytest.raises(ValueError, match="changed its sparse input before the lookup in module 'ec'") as caught:
+        with pytest.raises(
+            ValueError, match="changed its sparse input before the lookup in module 'ec'"
+        ) as caught:
             pipeline.progress(Data().batches(0, 1, 3))
         assert any("compute(0, 0) on rank 0" in note for note in caught.value.__notes__)
         with pytest.raises(ValueError, match="changed its sparse input"):
@@ -212,7 +216,7 @@ def test_a_model_may_pass_on_part_of_its_keys() -> None:
 
 def test_calls_outside_progress_and_after_close_say_so() -> None:
     pipeline = build(Data(), schedules.sync(), OPTIMIZER)
-    with pytest.raises(RuntimeError, match="outside NestPipe.progress"):
+    with pytest.raises(RuntimeError, match="called outside NestPipe"):
         pipeline.model(Data().batch(0, 0, 1))
     pipeline.close()
     pipeline.close()
