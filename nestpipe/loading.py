@@ -49,7 +49,7 @@ def load_initial_rows(
         if source.is_meta:
             with torch.no_grad():
                 table.config.init_fn(shard.weight[owned.local])
-        elif source.shape == shard.weight.shape and source.is_contiguous() and source.device.type == "cpu":
+        elif owned.count == shard.space.num_rows and source.is_contiguous() and source.device.type == "cpu":
             shard.weight = source
         else:
             shard.weight[owned.local] = source[owned.ids].to(shard.weight.device)

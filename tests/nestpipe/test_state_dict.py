@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
+from torchrec.modules.embedding_configs import EmbeddingConfig
+from torchrec.modules.embedding_modules import EmbeddingCollection
 
 from nestpipe import NestPipe, RowWiseAdagrad, schedules
 from nestpipe.optim import Adam, SparseOptimizer
@@ -64,6 +67,38 @@ def test_names_are_those_of_the_unsharded_model() -> None:
         assert torch.equal(state[name], tensor), name
     assert state["optimizer.ec.embeddings.item.weight.sum"].shape == (53, 1)
     Model().load_state_dict(weights(state))
+
+
+class TwoEqualTables(nn.Module):
+    """At two workers each shard of the row space has the shape of one of the tables."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ec = EmbeddingCollection(
+            tables=[
+                EmbeddingConfig(name=name, num_embeddings=6, embedding_dim=4, feature_names=[name])
+                for name in ("a", "b")
+            ]
+        )
+        self.bias = nn.Parameter(torch.zeros(1))
+        for index, table in enumerate(self.ec.embeddings.values()):
+            nn.init.constant_(table.weight, index + 1.0)
+
+
+def _initial_state(rank: int, num_workers: int) -> State:
+    with NestPipe(
+        TwoEqualTables(),
+        sparse_optimizer=OPTIMIZERS[0],
+        dense_optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+    ) as pipeline:
+        return pipeline.state_dict()
+
+
+@pytest.mark.parametrize("num_workers", [1, 2, 3])
+def test_initial_weights_are_the_models_own(num_workers: int) -> None:
+    state = run_workers(_initial_state, num_workers)[0]
+    for index, name in enumerate(("a", "b")):
+        assert torch.equal(state[f"ec.embeddings.{name}.weight"], torch.full((6, 4), index + 1.0))
 
 
 def _load_in_mid_stream(rank: int, num_workers: int, state: State) -> State:

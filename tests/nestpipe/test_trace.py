@@ -61,10 +61,10 @@ def test_a_real_run_is_explained(schedule: Schedule) -> None:
         assert {event.op.id for event in events if event.op.step == step} == expected
     steps = breakdown(events, began=min(event.issued for event in events))
     assert [step.step for step in steps] == list(range(8))
-    for step in steps:
-        groups = sum(step.exposed_group_ms(group) for group in ("lookup", "comm", "dense"))
-        assert groups + step.other_ms == pytest.approx(step.step_ms)
-        assert step.other_ms >= -1e-6
+    for explained in steps:
+        groups = sum(explained.exposed_group_ms(group) for group in ("lookup", "comm", "dense"))
+        assert groups + explained.other_ms == pytest.approx(explained.step_ms)
+        assert explained.other_ms >= -1e-6
     for event in events:
         assert event.issued <= event.started <= event.returned <= event.finished
 
