@@ -1,0 +1,69 @@
+"""What every workload offers: a model, its batches, and how they depend on the seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+from torchrec.streamable import Pipelineable
+
+
+@dataclass
+class SequenceBatch(Pipelineable):
+    """Samples of one worker: the keys to look up and what the model needs beside them.
+
+    `sparse_features` holds the looked-up keys, `labels` one value a sample ([num_samples] or
+    [num_samples, k]), `sample_ids` the identity of each sample ([num_samples], int64). `context` holds
+    per-token values that are not looked up (for example timestamps, int64), and `seeds` one random
+    number a sample and step ([num_samples], int64), from which a model draws its dropout; each is None
+    where the model has no use for it. Every KeyedJaggedTensor has `stride() == num_samples`.
+    """
+
+    sparse_features: KeyedJaggedTensor
+    context: KeyedJaggedTensor | None
+    labels: torch.Tensor
+    sample_ids: torch.Tensor
+    seeds: torch.Tensor | None = None
+
+    def _map(self, function: Callable[[Any], Any]) -> SequenceBatch:
+        present = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
+        return replace(self, **{name: function(value) for name, value in present.items()})
+
+    def to(self, device: torch.device, non_blocking: bool = False) -> SequenceBatch:
+        """A copy of the batch on `device`."""
+        return self._map(lambda value: value.to(device=device, non_blocking=non_blocking))
+
+    def pin_memory(self) -> SequenceBatch:
+        """A copy of the batch in pinned host memory."""
+        return self._map(lambda value: value.pin_memory())
+
+    def record_stream(self, stream: Any) -> None:
+        """Mark the batch's memory as used by `stream`."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value is not None:
+                value.record_stream(stream)
+
+
+class Workload(Protocol):
+    """One data source with the model that trains on it."""
+
+    name: str
+    batch_size: int
+    """Samples a worker and step."""
+
+    def model(self, device: torch.device, dtype: torch.dtype = torch.float32) -> nn.Module:
+        """The unsharded model with TorchRec embedding modules; equal weights on every call and rank.
+
+        `forward(batch)` returns `(loss, output)`, the loss a mean over the batch's samples and every
+        tensor of the output with dim 0 == num_samples; TorchRec's pipelines can trace it.
+        """
+        ...
+
+    def batches(self, *, rank: int, num_workers: int, start_step: int = 0) -> Iterator[SequenceBatch]:
+        """Endless batches of one worker; each is a function of (seed, step, rank, num_workers) alone."""
+        ...

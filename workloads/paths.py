@@ -1,0 +1,46 @@
+"""Which files a `path` setting names, and which layout they have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from workloads.tables import Layout
+
+
+def existing_paths(path: str) -> list[Path]:
+    """The files and folders of a `path` setting; FileNotFoundError for one that is not there."""
+    whole = Path(path).expanduser()
+    if whole.exists():
+        return [whole]
+    given = [Path(part.strip()).expanduser() for part in path.split(",") if part.strip()]
+    for item in given:
+        if not item.exists():
+            raise FileNotFoundError(f"path={path}: {item} does not exist")
+    return given
+
+
+def one_layout(files: Sequence[Path], layouts: Sequence[Layout]) -> Layout:
+    """The layout that every one of `files` has, by its first line.
+
+    ValueError for a file that has none of them and for files of different layouts.
+    """
+    found = [_layout_of(file, layouts) for file in files]
+    for file, layout in zip(files, found, strict=True):
+        if layout is not found[0]:
+            raise ValueError(
+                f"{files[0]} is written as {found[0].name} and {file} as {layout.name}: "
+                "give files of one kind"
+            )
+    return found[0]
+
+
+def _layout_of(file: Path, layouts: Sequence[Layout]) -> Layout:
+    for layout in layouts:
+        if layout.is_layout_of(file):
+            return layout
+    expected = "; ".join(
+        f"{layout.name} ({'with' if layout.has_header else 'without'} the header {layout.header!r})"
+        for layout in layouts
+    )
+    raise ValueError(f"{file}, line 1: no known kind of file, expected one of: {expected}")
