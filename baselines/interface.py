@@ -1,0 +1,95 @@
+"""The interface of a method under comparison: how it is built, stepped, measured and read out."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from nestpipe.optim import SparseOptimizer
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What every method is given on a worker: a model of its own and the same optimizers."""
+
+    model: nn.Module
+    """Unsharded, on the CPU, with TorchRec embedding modules; `forward(batch)` returns (loss, output)."""
+    sparse_optimizer: SparseOptimizer
+    dense_optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the method that the user gave, for example `replicas` or `micro_batches`."""
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Where one step's time went on one worker, in milliseconds of exposed time.
+
+    Lookup is prefetch, h2d, route, retrieve, sync and write-back; comm is the exchange of rows and of
+    their gradients; dense is compute, all-reduce and update. `other_ms` is what none of them explains.
+    """
+
+    step_ms: float
+    lookup_ms: float
+    comm_ms: float
+    dense_ms: float
+
+    @property
+    def other_ms(self) -> float:
+        return self.step_ms - self.lookup_ms - self.comm_ms - self.dense_ms
+
+
+@dataclass(frozen=True)
+class Exactness:
+    """The class a method promises, and the method it is measured against."""
+
+    kind: str
+    """bitwise, reordered, library, "stale by 1" or approximate."""
+    against: str
+    tolerance: float | None
+    """Largest allowed max-difference / max-weight of any parameter in float32; None: reported only."""
+
+
+class Runner(ABC):
+    """A method at work on one worker."""
+
+    note: str = ""
+    """What a reader of the table must know, for example how 2D groups came out."""
+
+    @abstractmethod
+    def progress(self, batches: Iterator[Any]) -> tuple[torch.Tensor, Any]:
+        """Train one step and return (loss, output); StopIteration when any worker has no batch."""
+
+    @abstractmethod
+    def step_times(self) -> list[StepTimes]:
+        """Exposed times of the steps since the last call, one entry a step, and forget them."""
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """A collective: on rank 0 tables and dense parameters as plain tensors under the unsharded
+        model's names, elsewhere an empty dict."""
+
+    def drain(self) -> None:  # noqa: B027 - most methods have nothing in flight
+        """Wait until nothing of this method runs in the background."""
+
+    def close(self) -> None:  # noqa: B027
+        """Release threads and hooks; the runner is unusable afterwards."""
+
+
+class Method(ABC):
+    """A named way to train, built once a worker."""
+
+    name: str
+    summary: str
+    exactness: Exactness | None
+    extra_warmup_steps: int = 0
+    """Steps that the method needs, on top of the user's warm-up, before its steps are comparable."""
+
+    @abstractmethod
+    def build(self, setup: Setup) -> Runner:
+        """A collective: every worker builds the same methods in the same order."""
