@@ -1,0 +1,32 @@
+# PYTHON is the interpreter that makes the environment, LOCK the set of pins: cpu or cuda.
+PYTHON ?= python3
+LOCK ?= cpu
+
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed-$(LOCK)
+# torchrec asks for "fbgemm-gpu", on an index the CUDA build: the stub stands in for it on a CPU.
+STUB := $(if $(filter cpu,$(LOCK)),./requirements/fbgemm-gpu-stub)
+
+.PHONY: venv test lint bench
+
+venv: $(INSTALLED)
+
+$(INSTALLED): requirements/$(LOCK).txt requirements/dev.txt requirements/fbgemm-gpu-stub/pyproject.toml pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --disable-pip-version-check -r requirements/$(LOCK).txt -r requirements/dev.txt $(STUB) -e .
+	$(BIN)/python -m pip check --disable-pip-version-check
+	touch $@
+
+lint: venv
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: lint
+	$(BIN)/pytest
+
+# The first comparison: TorchRec's pipelines against this engine's, on generated data, no modelled time.
+bench: venv
+	$(BIN)/nestpipe run torchrec torchrec-sparse-dist 2d-sp uniemb dbp nestpipe nestpipe-chosen \
+		--workload synthetic --workers 1,2 --steps 30 --check exact

@@ -1,0 +1,194 @@
+"""The `nestpipe` command. Each command imports what it needs, so that help is there at once."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+from harness.options import parse_worker_counts
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="nestpipe")
+def main() -> None:
+    """Train recommendation models with nested pipelines, and compare them with other methods.
+
+    \b
+    Example:
+        nestpipe run torchrec nestpipe --workers 1,2 --check exact
+    """
+
+
+def _parsed(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Parameter, str], Any]:
+    def callback(context: click.Context, parameter: click.Parameter, text: str) -> Any:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from None
+
+    return callback
+
+
+@contextmanager
+def _user_errors() -> Iterator[None]:
+    """Turn messages for the user into `Error: ...`; a bug keeps its traceback."""
+    from harness.errors import is_for_user
+
+    try:
+        yield
+    except (click.ClickException, click.exceptions.Exit, click.Abort):
+        raise
+    except Exception as error:
+        described = f"{type(error).__name__}: {error}"
+        if not is_for_user(described, "".join(traceback.format_tb(error.__traceback__))):
+            raise
+        raise click.ClickException(str(error)) from None
+
+
+@main.command()
+@click.argument("methods", metavar="METHOD...", nargs=-1, required=True)
+@click.option("--workload", default="synthetic", show_default=True, help="Where the batches come from.")
+@click.option(
+    "--workers",
+    default="1",
+    show_default=True,
+    callback=_parsed(parse_worker_counts),
+    help="Worker counts, such as 1,2,4: one launch each.",
+)
+@click.option("--steps", type=click.IntRange(min=1), default=30, show_default=True, help="Measured steps.")
+@click.option(
+    "--warmup",
+    type=click.IntRange(min=0),
+    default=5,
+    show_default=True,
+    help="Steps before them that are dropped.",
+)
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of weights and batches."
+)
+@click.option(
+    "--set",
+    "pairs",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="A setting of workload, model, methods or optimizers; see `nestpipe list`.",
+)
+@click.option(
+    "--check",
+    type=click.Choice(["exact"]),
+    help="Compare each method's parameters with those of the method it promises to equal.",
+)
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("results/runs"),
+    show_default=True,
+    help="Folder that results are appended to.",
+)
+@click.option(
+    "--cache",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder for converted data.  [default: the user's cache]",
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=1),
+    default=120,
+    show_default=True,
+    help="Seconds that a worker waits for its peers.",
+)
+@click.option("--json", "as_json", is_flag=True, help="End with one line of JSON on stdout.")
+def run(
+    methods: tuple[str, ...],
+    workload: str,
+    workers: tuple[int, ...],
+    steps: int,
+    warmup: int,
+    seed: int,
+    pairs: tuple[str, ...],
+    check: str | None,
+    out: Path,
+    cache: Path | None,
+    timeout: float,
+    as_json: bool,
+) -> None:
+    """Measure METHODs side by side on equal batches, from equal weights.
+
+    Speedups are against the first one. Methods take turns in rounds inside one launch a worker count.
+
+    \b
+    Examples:
+        nestpipe run torchrec nestpipe --workers 1,2 --check exact
+        nestpipe run torchrec 2d-sp --workers 4 --set replicas=2 --set batch_size=256
+    """
+    with _user_errors():
+        from harness.catalog import check_methods, workload_keys
+        from harness.job import Job
+        from harness.options import parse_settings
+        from workloads.cache import default_cache_dir
+
+        check_methods(methods)
+        job = Job(
+            methods=methods,
+            workload=workload,
+            num_steps=steps,
+            num_warmup_steps=warmup,
+            seed=seed,
+            cache_dir=cache or default_cache_dir(),
+            settings=parse_settings(pairs, workload_keys(workload)),
+            check_exactness=check == "exact",
+            timeout_s=timeout,
+        )
+        from harness.compare import compare
+
+        compare(job, workers, out, as_json=as_json)
+
+
+@main.command(name="list")
+def list_names() -> None:
+    """List methods, workloads and models, with what can be set on them.
+
+    \b
+    Example:
+        nestpipe list
+    """
+    from harness.listing import print_names
+
+    print_names()
+
+
+@main.group()
+def data() -> None:
+    """Get data sets that this project may not ship.
+
+    \b
+    Example:
+        nestpipe data fetch ml-100k
+    """
+
+
+@data.command()
+@click.argument("name", type=click.Choice(["ml-100k"]))
+@click.option(
+    "--cache",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder to put it in.  [default: the user's cache]",
+)
+def fetch(name: str, cache: Path | None) -> None:
+    """Fetch the data set NAME into the cache, after showing its terms.
+
+    \b
+    Example:
+        nestpipe data fetch ml-100k
+    """
+    with _user_errors():
+        from workloads.cache import default_cache_dir
+        from workloads.fetch import ML_100K_TERMS, fetch_ml_100k
+
+        click.echo(ML_100K_TERMS)
+        click.echo(fetch_ml_100k(cache or default_cache_dir()))

@@ -1,0 +1,106 @@
+"""One launch of workers through torchrun's own machinery, and what to say when one of them dies."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+from harness.errors import is_for_user
+from harness.job import Job
+from harness.worker import WorkerReport, run_worker
+
+_HANDLED_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+
+
+class LaunchError(RuntimeError):
+    """A worker failed; the message names the cause, the rank, the exit code and the way out.
+
+    `traceback` is the worker's, empty where the message says all that the user needs.
+    """
+
+    def __init__(self, message: str, traceback: str = "") -> None:
+        super().__init__(message)
+        self.traceback = traceback
+
+
+def launch(job: Job, num_workers: int) -> list[WorkerReport]:
+    """Run the job on `num_workers` new processes and return their reports in rank order."""
+    with tempfile.TemporaryDirectory(prefix="nestpipe-") as folder, _borrowed_process():
+        config = LaunchConfig(
+            min_nodes=1,
+            max_nodes=1,
+            nproc_per_node=num_workers,
+            run_id=uuid.uuid4().hex,
+            rdzv_backend="c10d",
+            rdzv_endpoint="localhost:0",
+            local_addr="localhost",
+            max_restarts=0,
+            monitor_interval=0.1,
+            shutdown_timeout=5,
+            logs_specs=DefaultLogsSpecs(log_dir=folder),
+        )
+        try:
+            reports = elastic_launch(config, run_worker)(job)
+        except ChildFailedError as error:
+            rank, failure = error.get_first_failure()
+            raise _explain(rank, failure, num_workers, job.timeout_s) from None
+        except SignalException:
+            # Torchrun has ended the workers; a click command turns this into "Aborted!".
+            raise KeyboardInterrupt from None
+    return [reports[rank] for rank in range(num_workers)]
+
+
+@contextmanager
+def _borrowed_process() -> Iterator[None]:
+    """Keep torchrun's log off the screen, and take its signal handlers back afterwards.
+
+    It logs every failure, peers' included; the LaunchError says what matters.
+    """
+    levels = {name: logging.getLogger(name).level for name in _torchrun_loggers()}
+    handlers = {number: signal.getsignal(number) for number in _HANDLED_SIGNALS}
+    for name in levels:
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def _torchrun_loggers() -> list[str]:
+    # Each module's logger has a level of its own, so quieting their parent would do nothing.
+    prefixes = ("torch.distributed.elastic", "torch.multiprocessing")
+    return [name for name in logging.root.manager.loggerDict if name.startswith(prefixes)]
+
+
+def _explain(rank: int, failure: ProcessFailure, num_workers: int, timeout_s: float) -> LaunchError:
+    where = f"rank {rank} of {num_workers} (pid {failure.pid}) ended with exit code {failure.exitcode}"
+    recorded = failure.error_file_data.get("message") if failure.error_file_data else None
+    if isinstance(recorded, dict):
+        cause = str(recorded["message"])
+        trace = str(recorded["extraInfo"]["py_callstack"])
+        if is_for_user(cause, trace):
+            return LaunchError(f"{cause.partition(': ')[2]} (rank {rank}, exit code {failure.exitcode})")
+        return LaunchError(f"{where}: {cause}{_way_out(cause, timeout_s)}", trace)
+    if failure.exitcode < 0:
+        return LaunchError(
+            f"{where} ({failure.signal_name()}); if memory ran out, use fewer --workers, a smaller "
+            "--set batch_size=... or fewer methods at a time"
+        )
+    return LaunchError(f"{where} without an exception; run it alone (--workers 1) to see what it prints")
+
+
+def _way_out(cause: str, timeout_s: float) -> str:
+    if "imed out" in cause:
+        return f" (a worker waits {timeout_s:g} s for its peers; --timeout raises that)"
+    return ""

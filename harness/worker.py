@@ -1,0 +1,185 @@
+"""What one worker of a launch does: build every method, step them in rounds, compare them, report."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.elastic.multiprocessing.errors import record
+
+from baselines.interface import Exactness, Setup
+from harness.batches import NUM_SPARE_BATCHES, BatchSource
+from harness.exactness import Difference, compare_runners
+from harness.job import Job, plan_rounds
+from harness.options import Training
+from harness.progress import StepProgress
+from harness.rounds import Contestant, run_rounds
+from nestpipe.optim import SGD, Adagrad, Adam, RowWiseAdagrad, SparseOptimizer
+from workloads.interface import Workload
+
+STAND_BACK_S = 5.0
+_LOST_PEER = ("closed by peer", "reset by peer", "Broken pipe", "Timed out waiting", "timed out")
+
+_SPARSE_OPTIMIZERS: dict[str, Callable[[float], SparseOptimizer]] = {
+    "rowwise_adagrad": RowWiseAdagrad,
+    "sgd": SGD,
+    "adagrad": Adagrad,
+    "adam": Adam,
+}
+
+
+@dataclass(frozen=True)
+class MethodReport:
+    """One method's measured steps on one worker."""
+
+    method: str
+    step_ms: list[float]
+    lookup_ms: list[float]
+    comm_ms: list[float]
+    dense_ms: list[float]
+    loss: list[float]
+    note: str
+    promise: Exactness | None
+    difference: Difference | None
+    """Against the promise's method, on rank 0 of a checked run."""
+
+
+@dataclass(frozen=True)
+class WorkerReport:
+    """What a worker sends back to the launcher."""
+
+    rank: int
+    batch_size: int
+    num_warmup_steps: int
+    batches_held: bool
+    methods: tuple[MethodReport, ...]
+
+
+def run_worker(job: Job) -> WorkerReport:
+    """The function that every worker of a launch runs."""
+    try:
+        report = record(_run)(job)
+    except BaseException:
+        # The cause is in torchrun's error file. Threads of a method may be waiting for peers that are
+        # gone, and would keep an ordinary exit waiting as well.
+        sys.stderr.flush()
+        os._exit(1)
+    assert report is not None
+    return report
+
+
+def _run(job: Job) -> WorkerReport:
+    torch.set_num_threads(1)
+    _quiet_libraries()
+    device = _device(job.settings.training)
+    backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
+    dist.init_process_group(backend, timeout=timedelta(seconds=job.timeout_s))
+    try:
+        report = _compare(job, device)
+        dist.barrier()
+    except Exception as error:
+        if _lost_peer(error):
+            # This worker is a victim: let the launcher see the culprit first.
+            time.sleep(STAND_BACK_S)
+        raise
+    dist.destroy_process_group()
+    # Gloo's threads now and then abort an interpreter that exits the ordinary way, after all was done.
+    atexit.register(os._exit, 0)
+    return report
+
+
+def _quiet_libraries() -> None:
+    """Keep advice that TorchRec's authors would have to follow off the user's screen."""
+    warnings.filterwarnings("ignore", category=FutureWarning, message=".*broadcast_buffers.*")
+    logging.getLogger("torch.fx").setLevel(logging.ERROR)
+    logging.getLogger().addFilter(lambda entry: "torchrec" not in Path(entry.pathname).parts)
+
+
+def _compare(job: Job, device: torch.device) -> WorkerReport:
+    rank, num_workers = dist.get_rank(), dist.get_world_size()
+    workload = job.open_workload(num_workers)
+    methods = {name: job.find_method(name) for name in job.built_methods()}
+    extra = max(method.extra_warmup_steps for method in methods.values())
+    plan = plan_rounds(job.num_steps, job.num_warmup_steps + extra)
+    source = BatchSource(workload, plan.num_steps + NUM_SPARE_BATCHES)
+    contestants = {
+        name: Contestant(name, method.build(_setup(job, workload, device)), source.batches())
+        for name, method in methods.items()
+    }
+    label = f"{num_workers} worker{'s' if num_workers > 1 else ''}"
+    with StepProgress(len(methods) * plan.num_steps, label, enabled=rank == 0) as progress:
+        run_rounds(list(contestants.values()), plan, progress.advance)
+    promises = {name: methods[name].exactness for name in job.methods}
+    differences: dict[str, Difference] = {}
+    if job.check_exactness:
+        differences = compare_runners(
+            {name: contestant.runner for name, contestant in contestants.items()},
+            {name: promise for name, promise in promises.items() if promise is not None},
+            rank,
+        )
+    reports = tuple(
+        _method_report(contestants[name], promises[name], differences.get(name)) for name in job.methods
+    )
+    for contestant in contestants.values():
+        contestant.runner.close()
+    return WorkerReport(rank, workload.batch_size, plan.num_warmup_steps, source.held, reports)
+
+
+def _setup(job: Job, workload: Workload, device: torch.device) -> Setup:
+    training = job.settings.training
+
+    def dense_optimizer(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.Adam(parameters, lr=training.dense_lr)
+
+    return Setup(
+        model=workload.model(torch.device("cpu"), getattr(torch, training.dtype)),
+        sparse_optimizer=_SPARSE_OPTIMIZERS[training.sparse_optimizer](training.sparse_lr),
+        dense_optimizer=dense_optimizer,
+        device=device,
+        options=job.settings.method,
+    )
+
+
+def _device(training: Training) -> torch.device:
+    if training.device == "cpu":
+        return torch.device("cpu")
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(device)
+    return device
+
+
+def _method_report(
+    contestant: Contestant, promise: Exactness | None, difference: Difference | None
+) -> MethodReport:
+    times = contestant.times
+    return MethodReport(
+        method=contestant.name,
+        step_ms=contestant.step_ms,
+        lookup_ms=[step.lookup_ms for step in times],
+        comm_ms=[step.comm_ms for step in times],
+        dense_ms=[step.dense_ms for step in times],
+        loss=[float(loss) for loss in contestant.losses],
+        note=contestant.runner.note,
+        promise=promise,
+        difference=difference,
+    )
+
+
+def _lost_peer(error: BaseException | None) -> bool:
+    """Whether the exception, or one that led to it, says that a peer went away."""
+    while error is not None:
+        if any(sign in str(error) for sign in _LOST_PEER):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
