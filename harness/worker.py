@@ -19,6 +19,7 @@ from torch import nn
 from torch.distributed.elastic.multiprocessing.errors import record
 
 from baselines.interface import Exactness, Setup
+from harness.allocator import keep_freed_memory
 from harness.batches import NUM_SPARE_BATCHES, BatchSource
 from harness.exactness import Difference, compare_runners
 from harness.job import Job, plan_rounds
@@ -81,6 +82,7 @@ def run_worker(job: Job) -> WorkerReport:
 
 def _run(job: Job) -> WorkerReport:
     torch.set_num_threads(1)
+    keep_freed_memory()
     _quiet_libraries()
     device = _device(job.settings.training)
     backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"

@@ -12,36 +12,44 @@ from nestpipe.optim import SparseOptimizer
 from nestpipe.routing import RowSpace
 
 
+class Scratch:
+    """Memory for blocks of rows, kept between uses: fresh pages a step cost more than the copies.
+
+    `take` returns the same memory for the same name, so a name has one user at a time.
+    """
+
+    def __init__(self, width: int, dtype: torch.dtype, device: torch.device) -> None:
+        self._width = width
+        self._dtype = dtype
+        self._device = device
+        self._blocks: dict[str, torch.Tensor] = {}
+
+    def take(self, name: str, num_rows: int, width: int | None = None) -> torch.Tensor:
+        """Room [num_rows, width] with undefined contents; the width is the same at each call of a name."""
+        block = self._blocks.get(name)
+        if block is None or len(block) < num_rows:
+            shape = (num_rows + num_rows // 4, width or self._width)
+            self._blocks[name] = block = torch.empty(shape, dtype=self._dtype, device=self._device)
+        return block[:num_rows]
+
+
 class RowBuffer:
     """Room for the unique rows, their state and their gradients, of one batch in one row space."""
 
     def __init__(self, space: RowSpace, optimizer: SparseOptimizer, device: torch.device) -> None:
-        self._space = space
         self._widths = optimizer.state_widths(space.dim)
-        self._device = device
-        self._capacity = 0
-        self.keys = torch.empty(0, dtype=torch.int64)
-        self.rows = self._allocate(0, space.dim)
-        self.state: dict[str, torch.Tensor] = {}
-        self.gradients = self.rows
-        self._storage: dict[str, torch.Tensor] = {}
+        self._scratch = Scratch(space.dim, space.dtype, device)
+        self.resize(torch.empty(0, dtype=torch.int64))
 
     def resize(self, keys: torch.Tensor) -> None:
         """Make room for `keys` [n], ascending; contents are undefined, gradients zero."""
-        self.keys = keys
         num_rows = keys.numel()
-        if num_rows > self._capacity:
-            self._capacity = num_rows + num_rows // 4
-            dim = self._space.dim
-            self._storage = {
-                "rows": self._allocate(self._capacity, dim),
-                "gradients": self._allocate(self._capacity, dim),
-                **{f"state.{name}": self._allocate(self._capacity, w) for name, w in self._widths.items()},
-            }
-        if self._storage:
-            self.rows = self._storage["rows"][:num_rows]
-            self.gradients = self._storage["gradients"][:num_rows].zero_()
-            self.state = {name: self._storage[f"state.{name}"][:num_rows] for name in self._widths}
+        self.keys = keys
+        self.rows = self._scratch.take("rows", num_rows)
+        self.gradients = self._scratch.take("gradients", num_rows).zero_()
+        self.state = {
+            name: self._scratch.take(f"state {name}", num_rows, width) for name, width in self._widths.items()
+        }
 
     def copy_shared_rows(self, active: RowBuffer, shared: tuple[torch.Tensor, torch.Tensor]) -> None:
         """Dual-buffer synchronisation: rows and state at `shared` positions (active's, own) from `active`."""
@@ -49,9 +57,6 @@ class RowBuffer:
         self.rows.index_copy_(0, mine, active.rows.index_select(0, theirs))
         for name, values in self.state.items():
             values.index_copy_(0, mine, active.state[name].index_select(0, theirs))
-
-    def _allocate(self, num_rows: int, width: int) -> torch.Tensor:
-        return torch.empty(num_rows, width, dtype=self._space.dtype, device=self._device)
 
 
 def shared_positions(active: torch.Tensor, prefetch: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from time import perf_counter
 
-from nestpipe.lanes import LaneThreads, Pending
+from nestpipe.lanes import Lanes, Pending
 from nestpipe.schedule import Op, OpId, OpKind
 from nestpipe.trace import OpEvent
 
@@ -18,8 +18,8 @@ class Executor:
     """Issues ops to lanes and tracks which have finished.
 
     A handler does an op's work on the op's lane. If it returns a Pending, the op finishes when that
-    does, while the lane goes on. The first exception stops everything: later ops are skipped and
-    `wait` raises it, with a note that says which op failed.
+    does, while the lane goes on. The compute lane runs inside `run_until` and `drain`. The first exception stops everything: later ops are skipped and
+    `run_until` raises it, with a note that says which op failed.
     """
 
     def __init__(self, handlers: Mapping[OpKind, Handler], rank: int) -> None:
@@ -27,7 +27,7 @@ class Executor:
         self._rank = rank
         self.observers: list[Observer] = []
         """Told of every op that finishes, on its lane's thread; without any, no clock is read."""
-        self._threads = LaneThreads(f"nestpipe-{rank}")
+        self._lanes = Lanes(f"nestpipe-{rank}")
         self._finished: dict[OpId, threading.Event] = {}
         self._failure: BaseException | None = None
         self._failure_lock = threading.Lock()
@@ -44,16 +44,18 @@ class Executor:
             self._finished[op.id] = threading.Event()
         for op in ops:
             waits = [self._finished[ref] for ref in op.after if ref in self._finished]
-            self._threads.submit(op.lane, self._task(op, waits, self._finished[op.id]))
+            self._lanes.submit(op.lane, self._task(op, waits, self._finished[op.id]))
 
-    def wait(self, op_id: OpId) -> None:
-        """Block until an issued op has finished; raise if any op has failed."""
+    def run_until(self, op_id: OpId) -> None:
+        """Run the compute lane on this thread until `op_id` has finished; raise if any op has failed."""
         if op_id in self._finished:  # a drain forgets what has finished
+            self._lanes.run_compute(until=self._finished[op_id])
             self._finished[op_id].wait()
         self._raise_failure()
 
     def drain(self) -> None:
         """Block until every issued op has finished; raise if any op has failed."""
+        self._lanes.run_compute()
         for finished in list(self._finished.values()):
             finished.wait()
         self._finished.clear()
@@ -67,7 +69,7 @@ class Executor:
 
     def close(self, timeout_s: float = 10.0) -> list[str]:
         """Join the lanes; the names of those that did not end within `timeout_s`."""
-        return self._threads.close(timeout_s)
+        return self._lanes.close(timeout_s)
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
@@ -114,6 +116,6 @@ class Executor:
             if pending is None:
                 finish()
             else:
-                self._threads.finish(op.lane, finish)
+                self._lanes.submit_transfer(finish)
 
         return run

@@ -1,20 +1,27 @@
 """Lanes: one thread each, running its ops in issue order; transfers finish elsewhere.
 
-All device code of the executor lives here: on an accelerator a lane owns a stream.
+The compute lane is the caller's own thread: it waits for the step anyway, and so grad mode, autocast,
+the current device, profilers and the allocator's arena are the caller's. All device code of the
+executor lives here: on an accelerator a lane owns a stream.
 """
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Protocol
 
-import torch
-
 from nestpipe.schedule import Lane
+
+Task = Callable[[], None]
+
+# Lanes that work for a coming batch yield to the current one where threads outnumber cores.
+BACKGROUND_LANES = frozenset({Lane.HOST, Lane.COPY, Lane.KEYS, Lane.MEMORY})
+BACKGROUND_NICE = 5
 
 
 class Pending(Protocol):
@@ -24,76 +31,65 @@ class Pending(Protocol):
 
 
 class Worker:
-    """A thread that runs the callables it is given, in order, until closed."""
+    """A thread that runs the tasks it is given, in order, until closed."""
 
-    def __init__(self, name: str) -> None:
-        self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+    def __init__(self, name: str, is_background: bool = False) -> None:
+        self._is_background = is_background
+        self._queue: SimpleQueue[Task | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def submit(self, task: Callable[[], None]) -> None:
+    def submit(self, task: Task) -> None:
         self._queue.put(task)
 
-    def close(self, timeout_s: float) -> bool:
-        """Stop after the tasks at hand; False if the thread is still busy after `timeout_s`."""
+    def stop(self) -> None:
+        """End after the tasks at hand."""
         self._queue.put(None)
+
+    def join(self, timeout_s: float) -> bool:
+        """False if the thread is still busy after `timeout_s`."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def _run(self) -> None:
+        if self._is_background and sys.platform == "linux":  # elsewhere niceness is the whole process's
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), BACKGROUND_NICE)
         while (task := self._queue.get()) is not None:
             task()
             del task  # the last op's buffers must not live until the next one comes
 
 
-class LaneThreads:
-    """The threads of a pipeline: one a lane, and one a lane for what finishes asynchronously."""
+class Lanes:
+    """The threads of a pipeline: one a lane but compute, and one for transfers that are under way."""
 
     def __init__(self, name: str) -> None:
-        self._issue = {lane: Worker(f"{name}-{lane.value}") for lane in Lane}
-        self._finish = {lane: Worker(f"{name}-{lane.value}-finish") for lane in (Lane.COMM,)}
+        threaded = [lane for lane in Lane if lane is not Lane.COMPUTE]
+        self._workers = {
+            lane: Worker(f"{name}-{lane.value}", is_background=lane in BACKGROUND_LANES) for lane in threaded
+        }
+        self._transfers = Worker(f"{name}-transfers")
+        self._caller: deque[Task] = deque()
 
-    def submit(self, lane: Lane, task: Callable[[], None]) -> None:
-        """Run `task` on the lane's thread, after everything submitted to it before."""
-        self._issue[lane].submit(task)
+    def submit(self, lane: Lane, task: Task) -> None:
+        """Run `task` on the lane, after everything submitted to it before."""
+        if lane is Lane.COMPUTE:
+            self._caller.append(task)
+        else:
+            self._workers[lane].submit(task)
 
-    def finish(self, lane: Lane, task: Callable[[], None]) -> None:
-        """Run `task`, which waits for a transfer of this lane, without holding up the lane."""
-        self._finish[lane].submit(task)
+    def submit_transfer(self, task: Task) -> None:
+        """Run `task`, which waits for a transfer, without holding up the lane that issued it."""
+        self._transfers.submit(task)
+
+    def run_compute(self, until: threading.Event | None = None) -> None:
+        """Run the compute lane's tasks on this thread until `until` is set; all of them without."""
+        while self._caller and not (until is not None and until.is_set()):
+            self._caller.popleft()()
 
     def close(self, timeout_s: float) -> list[str]:
-        """Join every thread; the lanes still busy after `timeout_s`."""
-        busy = [lane.value for lane, worker in self._issue.items() if not worker.close(timeout_s)]
-        busy += [f"{lane.value}-finish" for lane, w in self._finish.items() if not w.close(timeout_s)]
-        return busy
-
-
-@dataclass(frozen=True)
-class CallerMode:
-    """What a thread does not inherit from the caller of `progress`: grad mode and autocast."""
-
-    grad_enabled: bool
-    autocast_enabled: bool
-    autocast_dtype: torch.dtype
-    device_type: str
-
-    @classmethod
-    def capture(cls, device: torch.device) -> CallerMode:
-        """The calling thread's modes."""
-        kind = device.type
-        return cls(
-            torch.is_grad_enabled(),
-            torch.is_autocast_enabled(kind),
-            torch.get_autocast_dtype(kind),
-            kind,
-        )
-
-    @contextmanager
-    def entered(self) -> Iterator[None]:
-        """Run a block under these modes."""
-        with torch.set_grad_enabled(self.grad_enabled):
-            if not self.autocast_enabled:
-                yield
-                return
-            with torch.autocast(self.device_type, dtype=self.autocast_dtype):
-                yield
+        """Join every thread; the names of lanes still busy after `timeout_s` each."""
+        named = {lane.value: worker for lane, worker in self._workers.items()}
+        named["transfers"] = self._transfers
+        for worker in named.values():
+            worker.stop()
+        return [name for name, worker in named.items() if not worker.join(timeout_s)]

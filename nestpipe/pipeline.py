@@ -15,13 +15,13 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from nestpipe import schedules
 from nestpipe.batching import Select, features_of, merge_outputs
-from nestpipe.buffers import RowBuffer
+from nestpipe.buffers import RowBuffer, Scratch
 from nestpipe.checkpoint import Checkpoint, StateDict
 from nestpipe.clustering import key_centric_order
 from nestpipe.dense import FlatGradients, broadcast_dense
 from nestpipe.embedding import install
+from nestpipe.exchange import RowExchange
 from nestpipe.executor import Executor
-from nestpipe.lanes import CallerMode
 from nestpipe.layout import IdReader, build_layout, find_collections
 from nestpipe.loading import load_initial_rows
 from nestpipe.optim import SparseOptimizer
@@ -103,6 +103,9 @@ class NestPipe:
             router=Router(layout.spaces, keys),
             keys=keys,
             comm=comm,
+            exchanges=[
+                RowExchange(comm, Scratch(space.dim, space.dtype, self.device)) for space in layout.spaces
+            ],
             tables=tables,
             buffers=[
                 [RowBuffer(space, sparse_optimizer, self.device) for space in layout.spaces]
@@ -163,14 +166,12 @@ class NestPipe:
             self._start(batches)
         elif self._stream is not None and self._stream.source is not batches:
             self._stream.switch(batches)
-        mode = CallerMode.capture(self.device)
-        self._issue(step, mode)
-        self._executor.wait(OpId(OpKind.ROUTE, step))
+        self._issue(step)
+        self._executor.run_until(OpId(OpKind.UPDATE, step))
         state = self._engine.states[step]
         if not state.alive:
             self._stop(step)
             raise state.error or StopIteration
-        self._executor.wait(OpId(OpKind.UPDATE, step))
         loss, output = self._result(state)
         self._step += 1
         self._forget(step)
@@ -241,11 +242,10 @@ class NestPipe:
         self._stream = BatchStream(batches, handed_back)
         self._running = True
         self._first_step = self._step
-        mode = CallerMode.capture(self.device)
         for step in range(self._step - self.schedule.look_ahead, self._step):
-            self._issue(step, mode)
+            self._issue(step)
 
-    def _issue(self, step: int, mode: CallerMode) -> None:
+    def _issue(self, step: int) -> None:
         assert self._stream is not None
         states = self._engine.states
         # A batch runs as it was cut, even if the window has been chosen anew since.
@@ -253,9 +253,7 @@ class NestPipe:
         ops = schedule.ops(step, self._first_step)
         for op in ops:
             if op.step not in states:
-                states[op.step] = StepState(op.step, self._window, self._stream, mode)
-        if step in states:
-            states[step].mode = mode
+                states[op.step] = StepState(op.step, self._window, self._stream)
         self._executor.issue(ops)
 
     def _result(self, state: StepState) -> tuple[torch.Tensor, Any]:

@@ -14,9 +14,9 @@ from nestpipe.batching import MicroBatch, Select, move_batch, split_batch
 from nestpipe.buffers import RowBuffer, shared_positions
 from nestpipe.dense import FlatGradients
 from nestpipe.embedding import Lookup, LookupContext
-from nestpipe.exchange import RowTransfer, send_gradients, send_rows
+from nestpipe.exchange import RowExchange, RowTransfer
 from nestpipe.executor import Handler
-from nestpipe.lanes import CallerMode, Pending
+from nestpipe.lanes import Pending
 from nestpipe.layout import IdReader
 from nestpipe.optim import SparseOptimizer
 from nestpipe.routing import Flag, MicroBatchRoute, Router, SpaceRoute
@@ -33,7 +33,6 @@ class StepState:
     step: int
     schedule: Schedule
     stream: BatchStream
-    mode: CallerMode
     batch: Any | None = None
     error: BaseException | None = None
     """Why this step cannot run, on every rank once any has a reason; earlier steps still finish."""
@@ -80,6 +79,7 @@ class Engine:
     router: Router
     keys: Transport
     comm: Transport
+    exchanges: list[RowExchange]
     tables: list[HostTable]
     buffers: list[list[RowBuffer]]
     """[slot][row space]: a batch of step t uses slot t mod the number of slots."""
@@ -196,8 +196,8 @@ class Engine:
         if not state.alive:
             return None
         transfers = [
-            send_rows(self.comm, buffer, route)
-            for buffer, route in zip(state.buffers, state.routes_of(m), strict=True)
+            exchange.send_rows(buffer, route, m)
+            for exchange, buffer, route in zip(self.exchanges, state.buffers, state.routes_of(m), strict=True)
         ]
         state.received[m] = transfers
         return Transfers(transfers)
@@ -208,7 +208,7 @@ class Engine:
         if not state.alive:
             return
         part = state.micro_batches[m]
-        rows = [transfer.received.requires_grad_() for transfer in state.received.pop(m)]
+        rows = [transfer.received.detach().requires_grad_() for transfer in state.received.pop(m)]
         if part.num_samples:
             self._forward_backward(state, m, part, rows)
         else:
@@ -225,9 +225,8 @@ class Engine:
             [route.inverse for route in state.routes_of(m)],
             state.counts[m],
         )
-        with state.mode.entered():
-            loss, output = self.model(part.batch)
-            loss = loss if part.weight == 1.0 else loss * part.weight
+        loss, output = self.model(part.batch)
+        loss = loss if part.weight == 1.0 else loss * part.weight
         loss.backward()
         self.context.current = None
         state.losses.append(loss.detach())
@@ -241,8 +240,10 @@ class Engine:
         gradients = state.row_gradients.pop(m)
         return Transfers(
             [
-                send_gradients(self.comm, buffer, route, gradient)
-                for buffer, route, gradient in zip(state.buffers, state.routes_of(m), gradients, strict=True)
+                exchange.send_gradients(buffer, route, m, gradient)
+                for exchange, buffer, route, gradient in zip(
+                    self.exchanges, state.buffers, state.routes_of(m), gradients, strict=True
+                )
             ]
         )
 
