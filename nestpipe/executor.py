@@ -18,7 +18,8 @@ class Executor:
     """Issues ops to lanes and tracks which have finished.
 
     A handler does an op's work on the op's lane. If it returns a Pending, the op finishes when that
-    does, while the lane goes on. The compute lane runs inside `run_until` and `drain`. The first exception stops everything: later ops are skipped and
+    does, while the lane goes on. The compute lane runs inside `run_until` and `drain`. The first exception
+    stops everything: later ops are skipped and
     `run_until` raises it, with a note that says which op failed.
     """
 

@@ -1,0 +1,1 @@
+"""The emulated cluster: real processes, collectives and training; only durations are modelled."""
