@@ -26,7 +26,10 @@ lint: venv
 test: lint
 	$(BIN)/pytest
 
-# The first comparison: TorchRec's pipelines against this engine's, on generated data, no modelled time.
+# The first comparison, nothing modelled: a lookup-bound workload, then one that dense computation dominates.
 bench: venv
 	$(BIN)/nestpipe run torchrec torchrec-sparse-dist 2d-sp uniemb dbp nestpipe nestpipe-chosen \
-		--workload synthetic --workers 1,2 --steps 30 --check exact
+		--workload synthetic --workers 2 --steps 60 --check exact
+	$(BIN)/nestpipe data fetch ml-100k
+	$(BIN)/nestpipe run torchrec torchrec-sparse-dist nestpipe nestpipe-chosen \
+		--workload movielens --workers 2 --steps 21

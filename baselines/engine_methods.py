@@ -7,9 +7,11 @@ from time import perf_counter
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from baselines.interface import Exactness, Method, Runner, Setup, StepTimes
 from nestpipe import NestPipe, Tracer, schedules
+from nestpipe.replicas import describe
 from nestpipe.schedule import Schedule
 from nestpipe.trace import breakdown
 from nestpipe.window import WindowChooser
@@ -23,7 +25,9 @@ REORDERED = Exactness("reordered", "sync", 2e-6)
 class EngineRunner(Runner):
     """Steps a NestPipe pipeline and reads its trace."""
 
-    def __init__(self, setup: Setup, schedule: Schedule) -> None:
+    def __init__(self, setup: Setup, schedule: Schedule, replicas: int = 1, sync_every: int = 1) -> None:
+        self.grouping = ""
+        """How the workers are grouped, where the method does that."""
         self._tracer = Tracer()
         self._pipeline = NestPipe(
             setup.model,
@@ -31,14 +35,23 @@ class EngineRunner(Runner):
             dense_optimizer=setup.dense_optimizer,
             schedule=schedule,
             device=setup.device,
+            replicas=replicas,
+            sync_every=sync_every,
+            clustering=None if setup.options.get("clustering") == "none" else "key-centric",
+            host_tier=setup.host_tier,
             tracer=self._tracer,
         )
         self._began: float | None = None
 
     @property
+    def schedule(self) -> Schedule:  # type: ignore[override]
+        """The schedule in force, its window as chosen."""
+        return self._pipeline.window
+
+    @property
     def note(self) -> str:  # type: ignore[override]
-        """For a schedule that chooses its window, the window it chose and why."""
-        return self._pipeline.window_report
+        """How the workers are grouped; for a schedule that chooses its window, what it chose and why."""
+        return "; ".join(filter(None, (self.grouping, self._pipeline.window_report)))
 
     def progress(self, batches: Iterator[Any]) -> tuple[torch.Tensor, Any]:
         """Train one step."""
@@ -77,6 +90,8 @@ class EngineRunner(Runner):
 class EngineMethod(Method):
     """A schedule of the engine under a name."""
 
+    supports_float64 = True
+
     def __init__(
         self,
         name: str,
@@ -94,6 +109,29 @@ class EngineMethod(Method):
         return EngineRunner(setup, self._make_schedule(setup.options))
 
 
+class ReplicatedNestPipe(Method):
+    """NestPipe in `replicas` groups of workers (default 2) that each hold all tables, averaged every
+    `sync_every` steps (default 1)."""
+
+    name = "nestpipe-2d"
+    exactness = None
+    """Replicas update a row from their own gradients and are averaged: other arithmetic by design."""
+    supports_float64 = True
+
+    def build(self, setup: Setup) -> EngineRunner:
+        """A collective; one worker makes one group whatever `replicas` says.
+
+        Raises ValueError where `replicas` does not divide the number of workers.
+        """
+        num_workers = dist.get_world_size() if dist.is_initialized() else 1
+        replicas = setup.options.get("replicas", 2) if num_workers > 1 else 1
+        sync_every = setup.options.get("sync_every", 1)
+        schedule = schedules.nestpipe(_micro_batches(setup.options))
+        runner = EngineRunner(setup, schedule, replicas, sync_every)
+        runner.grouping = describe(num_workers, replicas, sync_every)
+        return runner
+
+
 def _micro_batches(options: Options) -> schedules.Cuts:
     return options.get("micro_batches", 8)
 
@@ -108,4 +146,5 @@ NESTPIPE_CHOSEN = EngineMethod(
     REORDERED,
     extra_warmup_steps=WindowChooser.num_steps(schedules.nestpipe_chosen().look_ahead),
 )
+NESTPIPE_2D = ReplicatedNestPipe()
 UNIEMB = EngineMethod("uniemb", lambda _: schedules.uniemb(), Exactness("stale by 1", "sync", None))

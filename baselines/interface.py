@@ -11,6 +11,8 @@ import torch
 from torch import nn
 
 from nestpipe.optim import SparseOptimizer
+from nestpipe.schedule import Schedule
+from nestpipe.table import HostTier
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,8 @@ class Setup:
     sparse_optimizer: SparseOptimizer
     dense_optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer]
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    host_tier: HostTier | None = None
+    """Told of every access to host rows by methods on the engine; an emulated cluster charges there."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the method that the user gave, for example `replicas` or `micro_batches`."""
 
@@ -58,6 +62,8 @@ class Exactness:
 class Runner(ABC):
     """A method at work on one worker."""
 
+    schedule: Schedule | None = None
+    """The schedule in force, for a method on the engine."""
     note: str = ""
     """What a reader of the table must know, for example how 2D groups came out."""
 
@@ -89,6 +95,8 @@ class Method(ABC):
     exactness: Exactness | None
     extra_warmup_steps: int = 0
     """Steps that the method needs, on top of the user's warm-up, before its steps are comparable."""
+    supports_float64: bool = False
+    """Whether it can train a float64 model all through, so that a check can tell its errors from rounding."""
 
     @abstractmethod
     def build(self, setup: Setup) -> Runner:

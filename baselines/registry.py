@@ -44,6 +44,9 @@ _BUILT_IN = {
     "nestpipe-chosen": _Entry(
         "baselines.engine_methods:NESTPIPE_CHOSEN", "both pipelines nested, window chosen from measured costs"
     ),
+    "nestpipe-2d": _Entry(
+        "baselines.engine_methods:NESTPIPE_2D", "both pipelines nested, in replicas of sharding groups"
+    ),
 }
 
 

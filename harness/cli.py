@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from harness.options import parse_worker_counts
+from harness.reproduce_command import ablate, reproduce
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -79,9 +80,16 @@ def _user_errors() -> Iterator[None]:
     help="A setting of workload, model, methods or optimizers; see `nestpipe list`.",
 )
 @click.option(
+    "--cluster",
+    default="local",
+    show_default=True,
+    help="Emulated cluster to run on, such as paper-npu-1536; its figures can be --set. local: none.",
+)
+@click.option(
     "--check",
     type=click.Choice(["exact"]),
-    help="Compare each method's parameters with those of the method it promises to equal.",
+    help="Compare each method's parameters with those of the method it promises to equal; where a model "
+    "amplifies rounding beyond that, train again in float64, or from weights moved by one ulp, to decide.",
 )
 @click.option(
     "--out",
@@ -111,6 +119,7 @@ def run(
     warmup: int,
     seed: int,
     pairs: tuple[str, ...],
+    cluster: str,
     check: str | None,
     out: Path,
     cache: Path | None,
@@ -125,14 +134,22 @@ def run(
     Examples:
         nestpipe run torchrec nestpipe --workers 1,2 --check exact
         nestpipe run torchrec 2d-sp --workers 4 --set replicas=2 --set batch_size=256
+        nestpipe run torchrec nestpipe --workers 4 --cluster paper-npu-1536 --set preset=paper-ratio
     """
     with _user_errors():
         from harness.catalog import check_methods, workload_keys
+        from harness.emulation import profiles
         from harness.job import Job
         from harness.options import parse_settings
         from workloads.cache import default_cache_dir
 
         check_methods(methods)
+        cluster_keys = profiles.field_names() if profiles.get(cluster).is_modelled else []
+        settings = parse_settings(pairs, workload_keys(workload), cluster_keys)
+        profile = profiles.get(cluster, settings.cluster)
+        if profile.is_modelled:
+            for num_workers in workers:
+                profile.processes_stand_for(num_workers)
         job = Job(
             methods=methods,
             workload=workload,
@@ -140,7 +157,8 @@ def run(
             num_warmup_steps=warmup,
             seed=seed,
             cache_dir=cache or default_cache_dir(),
-            settings=parse_settings(pairs, workload_keys(workload)),
+            settings=settings,
+            clusters=(profile,),
             check_exactness=check == "exact",
             timeout_s=timeout,
         )
@@ -192,3 +210,7 @@ def fetch(name: str, cache: Path | None) -> None:
 
         click.echo(ML_100K_TERMS)
         click.echo(fetch_ml_100k(cache or default_cache_dir()))
+
+
+main.add_command(reproduce)
+main.add_command(ablate)

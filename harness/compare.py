@@ -75,8 +75,9 @@ def _measure(job: Job, worker_counts: Sequence[int], folder: Path) -> Outcome:
 
 
 def _title(job: Job) -> str:
+    where = f" on {job.clusters[0].name} (emulated: modelled durations)" if job.is_emulated else ""
     return (
-        f"{job.workload}, seed {job.seed}, {job.num_steps} measured steps; "
+        f"{job.workload}{where}, seed {job.seed}, {job.num_steps} measured steps; "
         "step and exposed times: medians of the slowest worker"
     )
 
@@ -97,4 +98,7 @@ def _raise_failure(outcome: Outcome) -> None:
 
 
 def _allowed(verdict: Verdict) -> str:
-    return "must be finite" if verdict.tolerance is None else f"allowed {verdict.tolerance:g}"
+    if verdict.tolerance is None:
+        return "must be finite"
+    unexplained = "" if verdict.arbiter is None else " and rounding does not explain it"
+    return f"allowed {verdict.tolerance:g}{unexplained}"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.catalog import create_workload, get_method
+from harness.emulation.profiles import LOCAL, Profile
 from harness.options import Settings
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ class Job:
     settings: Settings = field(default_factory=Settings)
     check_exactness: bool = False
     timeout_s: float = 120.0
+    clusters: tuple[Profile, ...] = (LOCAL,)
+    """Emulated clusters to measure on, one after the other; LOCAL models nothing."""
     find_method: Callable[[str], Method] = get_method
     make_workload: Callable[[str, Mapping[str, str], int, int, Path], Workload] = create_workload
 
@@ -43,6 +46,11 @@ class Job:
         return self.make_workload(
             self.workload, self.settings.workload, self.seed, num_workers, self.cache_dir
         )
+
+    @property
+    def is_emulated(self) -> bool:
+        """Whether any part of a step takes a modelled time."""
+        return any(cluster.is_modelled for cluster in self.clusters)
 
     def built_methods(self) -> list[str]:
         """The listed methods, and after them those that an exactness check compares them with."""

@@ -30,6 +30,8 @@ class Settings:
     training: Training = field(default_factory=Training)
     method: Mapping[str, Any] = field(default_factory=dict)
     workload: Mapping[str, str] = field(default_factory=dict)
+    cluster: Mapping[str, float] = field(default_factory=dict)
+    """Figures of an emulated cluster that replace its profile's."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -39,7 +41,9 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names)}"
 
 
-def parse_settings(pairs: Sequence[str], workload_keys: Sequence[str]) -> Settings:
+def parse_settings(
+    pairs: Sequence[str], workload_keys: Sequence[str], cluster_keys: Sequence[str] = ()
+) -> Settings:
     """Sort `key=value` strings; a ValueError names an unknown key's nearest and a bad value's form.
 
     Values of workload keys stay strings: the workload itself parses them.
@@ -47,8 +51,9 @@ def parse_settings(pairs: Sequence[str], workload_keys: Sequence[str]) -> Settin
     training: dict[str, Any] = {}
     method: dict[str, Any] = {}
     workload: dict[str, str] = {}
+    cluster: dict[str, float] = {}
     for key, text in map(_split, pairs):
-        if key in training or key in method or key in workload:
+        if key in training or key in method or key in workload or key in cluster:
             raise ValueError(f"--set {key} is given twice")
         if key in workload_keys:
             workload[key] = text
@@ -56,10 +61,12 @@ def parse_settings(pairs: Sequence[str], workload_keys: Sequence[str]) -> Settin
             method[key] = METHOD_KEYS[key](key, text)
         elif key in _TRAINING_KEYS:
             training[key] = _TRAINING_KEYS[key](key, text)
+        elif key in cluster_keys:
+            cluster[key] = _rate(key, text)
         else:
-            known = sorted([*workload_keys, *METHOD_KEYS, *_TRAINING_KEYS])
+            known = sorted([*workload_keys, *METHOD_KEYS, *_TRAINING_KEYS, *cluster_keys])
             raise ValueError(f"unknown setting {key!r}: {nearest(key, known)}")
-    return Settings(replace(Training(), **training), method, workload)
+    return Settings(replace(Training(), **training), method, workload, cluster)
 
 
 def parse_worker_counts(text: str) -> tuple[int, ...]:
@@ -118,11 +125,13 @@ def _one_of(*choices: str) -> Callable[[str, str], str]:
 METHOD_HELP = {
     "replicas": "groups of workers that hold every table once (2d-sp)",
     "micro_batches": "micro-batches a window: a number, sizes such as 1,2,2,1, or auto (fwp, nestpipe)",
+    "clustering": "how samples are sorted into micro-batches: key-centric or none (methods on the engine)",
     "sync_every": "steps from one averaging of the replicas to the next (2d-sp)",
 }
 METHOD_KEYS: dict[str, Callable[[str, str], Any]] = {
     "replicas": _positive_int,
     "micro_batches": _cuts,
+    "clustering": _one_of("key-centric", "none"),
     "sync_every": _positive_int,
 }
 TRAINING_HELP = {

@@ -32,6 +32,10 @@ class Run:
     settings: Mapping[str, Any]
     seed: int
     steps: int
+    cluster: str
+    """Emulated cluster; "local" where nothing was modelled."""
+    evidence: str
+    """"measured", or "emulated" where durations were modelled."""
     commit: str
     dirty: bool
     versions: Mapping[str, str]
@@ -49,14 +53,18 @@ class Row(Run):
     value: float | None
     unit: str
     exactness: str
-    evidence: str = "measured"
 
 
 def new_run(job: Job) -> Run:
     """The run that is about to start, with a new id that sorts by time."""
     now = datetime.now(UTC)
     head, dirty = commit()
-    settings = {**asdict(job.settings.training), **job.settings.method, **job.settings.workload}
+    settings = {
+        **asdict(job.settings.training),
+        **job.settings.method,
+        **job.settings.workload,
+        **job.settings.cluster,
+    }
     return Run(
         run_id=f"{now:%Y%m%dT%H%M%SZ}-{os.urandom(3).hex()}",
         time=now.isoformat(timespec="seconds"),
@@ -64,6 +72,8 @@ def new_run(job: Job) -> Run:
         settings=settings,
         seed=job.seed,
         steps=job.num_steps,
+        cluster=job.clusters[0].name,
+        evidence="emulated" if job.is_emulated else "measured",
         commit=head,
         dirty=dirty,
         versions=versions(),
@@ -86,6 +96,9 @@ def rows(run: Run, method: MethodRun) -> Iterator[Row]:
     ]
     if method.verdict.against is not None:
         values.append(("max_difference", method.verdict.max_difference, "of the largest weight"))
+    arbiter = method.verdict.arbiter
+    if arbiter is not None:
+        values.append((f"max_difference_{arbiter.kind}", arbiter.max_difference, "of the largest weight"))
     for metric, value, unit in values:
         yield Row(
             **vars(run),

@@ -27,6 +27,16 @@ class Quantiles:
 
 
 @dataclass(frozen=True)
+class Arbiter:
+    """A second training that tells an error from rounding; see `harness.arbiters`."""
+
+    kind: str
+    """"float64" or "ulp"."""
+    max_difference: float | None
+    """float64: of the method from its reference, both in float64; ulp: of the reference from itself."""
+
+
+@dataclass(frozen=True)
 class Verdict:
     """What the run's parameters were compared with, and how it came out."""
 
@@ -38,6 +48,8 @@ class Verdict:
     tolerance: float | None = None
     parameter: str | None = None
     """The one that differs most."""
+    arbiter: Arbiter | None = None
+    """Who was asked because `max_difference` exceeds the tolerance, and confirmed the class or not."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +72,7 @@ class MethodRun:
 
     def as_json(self) -> dict[str, Any]:
         """The documented form of `--json`; every number finite, or null."""
+        arbiter = self.verdict.arbiter
         return {
             "method": self.method,
             "workers": self.workers,
@@ -73,6 +86,7 @@ class MethodRun:
                 "class": self.verdict.kind,
                 "against": self.verdict.against,
                 "max_difference": self.verdict.max_difference,
+                "arbiter": None if arbiter is None else vars(arbiter).copy(),
             },
         }
 
@@ -111,7 +125,7 @@ def _summarise(reports: Sequence[WorkerReport], index: int, checked: bool) -> Me
         other_ms=float(np.median(np.array(slowest.step_ms) - parts.sum(axis=0))),
         loss=loss,
         verdict=_judge(workers[0], checked),
-        notes=_notes(workers[0].note, step_ms, loss),
+        notes=_notes(workers[0], step_ms, loss),
     )
 
 
@@ -119,14 +133,26 @@ def _judge(report: MethodReport, checked: bool) -> Verdict:
     promise, difference = report.promise, report.difference
     if not checked or promise is None or difference is None:
         return Verdict(UNCHECKED)
-    value = difference.value
-    failed = not math.isfinite(value) or (promise.tolerance is not None and value > promise.tolerance)
-    kind = FAILED if failed else promise.kind
-    return Verdict(kind, promise.against, finite(value), promise.tolerance, difference.parameter)
+    value, arbitration = difference.value, report.arbitration
+    kept = math.isfinite(value) and (promise.tolerance is None or value <= promise.tolerance)
+    confirmed = arbitration is not None and arbitration.confirms(value)
+    arbiter = None
+    if arbitration is not None:
+        arbiter = Arbiter(arbitration.kind, finite(arbitration.difference.value))
+    return Verdict(
+        kind=promise.kind if kept or confirmed else FAILED,
+        against=promise.against,
+        max_difference=finite(value),
+        tolerance=promise.tolerance,
+        parameter=difference.parameter,
+        arbiter=arbiter,
+    )
 
 
-def _notes(note: str, step_ms: Quantiles, loss: Sequence[float]) -> tuple[str, ...]:
-    notes = [note] if note else []
+def _notes(report: MethodReport, step_ms: Quantiles, loss: Sequence[float]) -> tuple[str, ...]:
+    notes = [report.note] if report.note else []
+    if report.arbitration is not None:
+        notes.append(report.arbitration.note)
     if step_ms.p90 - step_ms.p10 > WIDE_SPREAD * step_ms.p50:
         notes.append(
             f"p10 to p90 spans more than {WIDE_SPREAD:.0%} of the median: "

@@ -99,11 +99,21 @@ def exactness(verdict: Verdict) -> str:
     """A verdict in a few words."""
     if verdict.kind == UNCHECKED:
         return UNCHECKED
-    if verdict.max_difference is None:
-        difference = "not finite"
-    else:
-        difference = f"{verdict.max_difference:.1e}" if verdict.max_difference else "0"
-    return f"{verdict.kind}: {difference} against {verdict.against}"
+    difference = _difference(verdict.max_difference)
+    return f"{verdict.kind}: {difference} against {verdict.against}{_arbitrated(verdict)}"
+
+
+def _arbitrated(verdict: Verdict) -> str:
+    if verdict.arbiter is None:
+        return ""
+    name = {"ulp": "one ulp"}.get(verdict.arbiter.kind, verdict.arbiter.kind)
+    return f" ({name}: {_difference(verdict.arbiter.max_difference)})"
+
+
+def _difference(value: float | None) -> str:
+    if value is None:
+        return "not finite"
+    return f"{value:.1e}" if value else "0"
 
 
 def _next(runs: Sequence[MethodRun], run: MethodRun) -> MethodRun:

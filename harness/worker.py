@@ -9,8 +9,9 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -18,15 +19,19 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.elastic.multiprocessing.errors import record
 
-from baselines.interface import Exactness, Setup
+from baselines.interface import Exactness, Method, Setup
 from harness.allocator import keep_freed_memory
+from harness.arbiters import Arbitration, Dispute, Repetition, arbitrate, find_disputes, measured_references
 from harness.batches import NUM_SPARE_BATCHES, BatchSource
+from harness.emulation.cluster import Cluster, EmulatedRunner
+from harness.emulation.fabric import BACKEND, Fabric, register
 from harness.exactness import Difference, compare_runners
 from harness.job import Job, plan_rounds
 from harness.options import Training
 from harness.progress import StepProgress
 from harness.rounds import Contestant, run_rounds
 from nestpipe.optim import SGD, Adagrad, Adam, RowWiseAdagrad, SparseOptimizer
+from nestpipe.schedule import Schedule
 from workloads.interface import Workload
 
 STAND_BACK_S = 5.0
@@ -54,6 +59,13 @@ class MethodReport:
     promise: Exactness | None
     difference: Difference | None
     """Against the promise's method, on rank 0 of a checked run."""
+    total_comm_ms: float = 0.0
+    """Busy time of this worker's emulated link with rows and gradients, a step."""
+    schedule: Schedule | None = None
+    """In force at the end, for a method on the engine."""
+    cluster: str = "local"
+    arbitration: Arbitration | None = None
+    """On rank 0 of a checked run, where the difference exceeds the promise and rounding may be why."""
 
 
 @dataclass(frozen=True)
@@ -86,15 +98,18 @@ def _run(job: Job) -> WorkerReport:
     _quiet_libraries()
     device = _device(job.settings.training)
     backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
-    dist.init_process_group(backend, timeout=timedelta(seconds=job.timeout_s))
+    fabric = register() if job.is_emulated else None
+    dist.init_process_group(BACKEND if fabric else backend, timeout=timedelta(seconds=job.timeout_s))
     try:
-        report = _compare(job, device)
+        report = _compare(job, device, fabric)
         dist.barrier()
     except Exception as error:
         if _lost_peer(error):
             # This worker is a victim: let the launcher see the culprit first.
             time.sleep(STAND_BACK_S)
         raise
+    if fabric is not None:
+        fabric.close()
     dist.destroy_process_group()
     # Gloo's threads now and then abort an interpreter that exits the ordinary way, after all was done.
     atexit.register(os._exit, 0)
@@ -105,47 +120,73 @@ def _quiet_libraries() -> None:
     """Keep advice that TorchRec's authors would have to follow off the user's screen."""
     warnings.filterwarnings("ignore", category=FutureWarning, message=".*broadcast_buffers.*")
     logging.getLogger("torch.fx").setLevel(logging.ERROR)
-    logging.getLogger().addFilter(lambda entry: "torchrec" not in Path(entry.pathname).parts)
+    logging.getLogger().addFilter(
+        lambda entry: entry.levelno >= logging.ERROR or "torchrec" not in Path(entry.pathname).parts
+    )
 
 
-def _compare(job: Job, device: torch.device) -> WorkerReport:
+def _compare(job: Job, device: torch.device, fabric: Fabric | None) -> WorkerReport:
     rank, num_workers = dist.get_rank(), dist.get_world_size()
     workload = job.open_workload(num_workers)
     methods = {name: job.find_method(name) for name in job.built_methods()}
     extra = max(method.extra_warmup_steps for method in methods.values())
     plan = plan_rounds(job.num_steps, job.num_warmup_steps + extra)
     source = BatchSource(workload, plan.num_steps + NUM_SPARE_BATCHES)
-    contestants = {
-        name: Contestant(name, method.build(_setup(job, workload, device)), source.batches())
-        for name, method in methods.items()
-    }
+    make_setup = partial(_setup, job, workload, device)
+    dtype = job.settings.training.dtype
+    cluster = None if fabric is None else Cluster(fabric, workload.batch_size)
+    if cluster is not None:
+        cluster.calibrate(partial(make_setup, dtype), source.batches())
+    reports: list[MethodReport] = []
     label = f"{num_workers} worker{'s' if num_workers > 1 else ''}"
-    with StepProgress(len(methods) * plan.num_steps, label, enabled=rank == 0) as progress:
-        run_rounds(list(contestants.values()), plan, progress.advance)
-    promises = {name: methods[name].exactness for name in job.methods}
+    num_steps = len(job.clusters) * len(methods) * plan.num_steps
+    with StepProgress(num_steps, label, enabled=rank == 0) as progress:
+        for profile in job.clusters:
+            if cluster is not None:
+                cluster.use(profile)
+            build = cluster.build if cluster is not None else Method.build
+            contestants = {
+                name: Contestant(name, build(method, make_setup(dtype)), source.batches())
+                for name, method in methods.items()
+            }
+            run_rounds(list(contestants.values()), plan, progress.advance)
+            measured = _report_and_close(job, contestants, Repetition(methods, make_setup, source, plan))
+            reports += [replace(report, cluster=profile.name) for report in measured]
+    return WorkerReport(rank, workload.batch_size, plan.num_warmup_steps, source.held, tuple(reports))
+
+
+def _report_and_close(
+    job: Job, contestants: dict[str, Contestant], repetition: Repetition
+) -> tuple[MethodReport, ...]:
+    """What was measured and, in a checked run, how exact it is; a collective that empties `contestants`."""
+    runners = {name: contestant.runner for name, contestant in contestants.items()}
+    promises = {name: repetition.methods[name].exactness for name in job.methods}
     differences: dict[str, Difference] = {}
+    disputes: list[Dispute] = []
     if job.check_exactness:
-        differences = compare_runners(
-            {name: contestant.runner for name, contestant in contestants.items()},
-            {name: promise for name, promise in promises.items() if promise is not None},
-            rank,
-        )
-    reports = tuple(
+        promised = {name: promise for name, promise in promises.items() if promise is not None}
+        differences = compare_runners(runners, promised, dist.get_rank())
+        disputes = find_disputes(differences, repetition.methods, job.settings.training.dtype)
+    references = measured_references(disputes, runners)
+    reports = [
         _method_report(contestants[name], promises[name], differences.get(name)) for name in job.methods
-    )
-    for contestant in contestants.values():
-        contestant.runner.close()
-    return WorkerReport(rank, workload.batch_size, plan.num_warmup_steps, source.held, reports)
+    ]
+    contestants.clear()
+    while runners:
+        # Out of the dict as well, so that its memory is free for the trainings of the arbiters.
+        runners.popitem()[1].close()
+    arbitrations = arbitrate(disputes, references, repetition, job.seed)
+    return tuple(replace(report, arbitration=arbitrations.get(report.method)) for report in reports)
 
 
-def _setup(job: Job, workload: Workload, device: torch.device) -> Setup:
+def _setup(job: Job, workload: Workload, device: torch.device, dtype: str) -> Setup:
     training = job.settings.training
 
     def dense_optimizer(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         return torch.optim.Adam(parameters, lr=training.dense_lr)
 
     return Setup(
-        model=workload.model(torch.device("cpu"), getattr(torch, training.dtype)),
+        model=workload.model(torch.device("cpu"), getattr(torch, dtype)),
         sparse_optimizer=_SPARSE_OPTIMIZERS[training.sparse_optimizer](training.sparse_lr),
         dense_optimizer=dense_optimizer,
         device=device,
@@ -164,7 +205,7 @@ def _device(training: Training) -> torch.device:
 def _method_report(
     contestant: Contestant, promise: Exactness | None, difference: Difference | None
 ) -> MethodReport:
-    times = contestant.times
+    times, runner = contestant.times, contestant.runner
     return MethodReport(
         method=contestant.name,
         step_ms=contestant.step_ms,
@@ -173,6 +214,8 @@ def _method_report(
         dense_ms=[step.dense_ms for step in times],
         loss=[float(loss) for loss in contestant.losses],
         note=contestant.runner.note,
+        total_comm_ms=runner.total_comm_ms() if isinstance(runner, EmulatedRunner) else 0.0,
+        schedule=runner.schedule,
         promise=promise,
         difference=difference,
     )

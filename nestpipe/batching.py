@@ -108,8 +108,8 @@ def merge_outputs(outputs: Sequence[Any], sizes: Sequence[int], order: torch.Ten
 
 
 def move_batch(batch: Any, device: torch.device) -> Any:
-    """`batch` on `device`; the batch itself where it is there already."""
-    if device.type == "cpu":
+    """`batch` on `device`; a batch that cannot be moved is left where it is on a CPU."""
+    if device.type == "cpu" and not hasattr(batch, "to"):
         return batch
     return batch.to(device=device, non_blocking=True)
 

@@ -12,18 +12,21 @@ from torch import nn
 
 from nestpipe.layout import Layout, Table
 from nestpipe.loading import OwnedRows, owned_rows
+from nestpipe.replicas import CHUNK_BYTES, Replicas
 from nestpipe.table import HostTable
-from nestpipe.transport import Transport
+from nestpipe.transport import Transports
 
 StateDict = dict[str, torch.Tensor]
 
-_CHUNK_BYTES = 32 << 20
 _OPTIMIZER = "optimizer."
 _NUM_STEPS = "optimizer.num_steps"
 
 
 class Checkpoint:
-    """Reads and writes the whole state of a pipeline that has nothing in flight."""
+    """Reads and writes the whole state of a pipeline that has nothing in flight.
+
+    With replicas, rank 0's group is the one that is read, and what is loaded goes on to the others.
+    """
 
     def __init__(
         self,
@@ -31,18 +34,24 @@ class Checkpoint:
         dense_optimizer: torch.optim.Optimizer,
         tables: Sequence[HostTable],
         layout: Layout,
-        transport: Transport,
+        transports: Transports,
+        replicas: Replicas | None = None,
     ) -> None:
         self._model = model
         self._dense_optimizer = dense_optimizer
         self._tables = tables
         self._layout = layout
-        self._transport = transport
-        self._is_root = transport.rank == 0
+        self._world = transports.control
+        self._transport = transports.shards
+        self._replicas = replicas
+        self._is_root = self._world.rank == 0
+        self._is_in_first_group = replicas is None or replicas.is_first
 
     def gather(self, num_steps: int) -> StateDict:
         """A collective: everything on rank 0, an empty dict elsewhere."""
         state: StateDict = {}
+        if not self._is_in_first_group:
+            return state
         for name, table, shard in self._shards():
             full = self._gather_rows(table, shard)
             if self._is_root:
@@ -71,7 +80,11 @@ class Checkpoint:
         )
         for name, table, shard in self._shards():
             if with_optimizer or not name.startswith(_OPTIMIZER):
-                self._scatter_rows(table, shard, state.get(name))
+                if self._is_in_first_group:
+                    self._scatter_rows(table, shard, state.get(name))
+                if self._replicas is not None:
+                    own_rows = owned_rows(table, self._transport.size, self._transport.rank)
+                    self._replicas.broadcast(shard[own_rows.local])
         own = self._model.state_dict()
         with torch.no_grad():
             for name, tensor in own.items():
@@ -94,7 +107,7 @@ class Checkpoint:
     def _chunks(self, table: Table, width_bytes: int) -> Iterator[tuple[list[OwnedRows], int]]:
         """Every rank's next rows of `table`, and room for the longest of them."""
         owned = [owned_rows(table, self._transport.size, r) for r in range(self._transport.size)]
-        room = max(1, _CHUNK_BYTES // width_bytes)
+        room = max(1, CHUNK_BYTES // width_bytes)
         for start in range(0, max(o.count for o in owned), room):
             part = [
                 OwnedRows(
@@ -182,10 +195,10 @@ class Checkpoint:
 
     def _share(self, value: Any) -> Any:
         """Rank 0's value on every rank."""
-        if self._transport.group is None:
+        if self._world.group is None:
             return value
         box = [value]
-        dist.broadcast_object_list(box, group=self._transport.group, group_src=0)
+        dist.broadcast_object_list(box, group=self._world.group, group_src=0)
         return box[0]
 
 

@@ -25,13 +25,14 @@ from nestpipe.executor import Executor
 from nestpipe.layout import IdReader, build_layout, find_collections
 from nestpipe.loading import load_initial_rows
 from nestpipe.optim import SparseOptimizer
+from nestpipe.replicas import Replicas, insert_average
 from nestpipe.routing import Router
 from nestpipe.schedule import OpId, OpKind, Schedule
 from nestpipe.stages import Engine, StepState
 from nestpipe.stream import BatchStream
-from nestpipe.table import HostTable, Observer
+from nestpipe.table import HostTable, HostTier
 from nestpipe.trace import Tracer
-from nestpipe.transport import Transport, default_group, new_lane_group
+from nestpipe.transport import connect, default_group
 from nestpipe.window import WindowChooser
 
 logger = logging.getLogger("nestpipe")
@@ -48,6 +49,10 @@ class NestPipe:
     the world; without torch.distributed a single worker). Initial weights are the model's own; tables
     on the meta device are initialised by their `init_fn`. `model(batch)` returns `(loss, output)`, the
     loss a mean over samples, or over what the batch's `loss_weight` counts.
+
+    With `replicas` above 1 the workers form that many groups, each with all tables: the tables are
+    sharded inside a group, and every `sync_every` steps the groups average the rows that changed, with
+    optimizer state. What is read ahead of a step is as fresh as without, but within a group.
 
     A worker that waits for another longer than `timeout` ends with an error (default: the time limit of
     `process_group`).
@@ -74,22 +79,27 @@ class NestPipe:
         features: Callable[[Any], KeyedJaggedTensor] = features_of,
         select: Select | None = None,
         clustering: Literal["key-centric"] | Order | None = "key-centric",
+        replicas: int = 1,
+        sync_every: int = 1,
         tracer: Tracer | None = None,
-        table_observer: Observer | None = None,
+        host_tier: HostTier | None = None,
     ) -> None:
         self.model = model
         self.schedule = schedule or schedules.nestpipe()
         self.device = torch.device(device)
-        world = process_group or default_group()
-        # One group a communicating lane, in the same order on every rank, and one for this thread.
-        keys, comm, control = (Transport(new_lane_group(world, timeout)) for _ in range(3))
-        self._control = control
-        self.rank, self.num_workers = comm.rank, comm.size
+        transports = connect(process_group or default_group(), replicas, timeout)
+        control, comm = transports.control, transports.comm
+        self.rank, self.num_workers = control.rank, control.size
 
         collections = find_collections(model)
         layout = build_layout(collections, comm.size)
-        tables = [HostTable(space, sparse_optimizer, table_observer) for space in layout.spaces]
+        tables = [HostTable(space, sparse_optimizer, host_tier) for space in layout.spaces]
         load_initial_rows(tables, layout, collections, comm.rank)
+        self._replicas: Replicas | None = None
+        if transports.replicas is not None:
+            self._replicas = Replicas(tables, sparse_optimizer, transports.replicas, sync_every)
+            for table in tables:
+                self._replicas.broadcast(table.weight)
         context = install(model, collections, layout)
         del collections
         model.to(self.device)
@@ -99,10 +109,10 @@ class NestPipe:
         self._engine = Engine(
             model=model,
             context=context,
-            reader=IdReader(layout, comm.rank),
-            router=Router(layout.spaces, keys),
-            keys=keys,
-            comm=comm,
+            reader=IdReader(layout, self.rank),
+            router=Router(layout.spaces, transports.keys),
+            transports=transports,
+            replicas=self._replicas,
             exchanges=[
                 RowExchange(comm, Scratch(space.dim, space.dtype, self.device)) for space in layout.spaces
             ],
@@ -119,10 +129,10 @@ class NestPipe:
             select=select,
             order=key_centric_order if clustering == "key-centric" else clustering,
         )
-        self._checkpoint = Checkpoint(model, self.dense_optimizer, tables, layout, control)
+        self._checkpoint = Checkpoint(model, self.dense_optimizer, tables, layout, transports, self._replicas)
         self._chooser = WindowChooser(self.schedule, control) if self.schedule.auto else None
         self._window = self._chooser.schedule if self._chooser else self.schedule
-        self._executor = Executor(self._engine.handlers(), comm.rank)
+        self._executor = Executor(self._engine.handlers(), self.rank)
         if tracer is not None:
             self._executor.observers.append(tracer.record)
         if self._chooser is not None:
@@ -185,7 +195,8 @@ class NestPipe:
     def state_dict(self, full: bool = True) -> StateDict:
         """Tables, dense parameters and optimizer state (under `optimizer.*`), gathered on rank 0.
 
-        Plain tensors under the unsharded model's own names; an empty dict on other ranks.
+        Plain tensors under the unsharded model's own names; an empty dict on other ranks. With replicas
+        the tables are those of rank 0's group, which between two averagings differ from the others'.
         """
         if not full:
             raise ValueError("only full=True is supported: the state gathered on rank 0")
@@ -251,6 +262,10 @@ class NestPipe:
         # A batch runs as it was cut, even if the window has been chosen anew since.
         schedule = states[step].schedule if step in states else self._window
         ops = schedule.ops(step, self._first_step)
+        if self._replicas is not None and step >= self._first_step:
+            trained = self._engine.num_earlier_steps + step
+            was_due, is_due = self._replicas.is_due(trained), self._replicas.is_due(trained + 1)
+            ops = insert_average(ops, step, was_due=was_due, is_due=is_due)
         for op in ops:
             if op.step not in states:
                 states[op.step] = StepState(op.step, self._window, self._stream)

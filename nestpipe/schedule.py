@@ -39,6 +39,7 @@ class OpKind(StrEnum):
     ALLREDUCE = "allreduce"
     UPDATE = "update"
     WRITE_BACK = "write_back"
+    AVERAGE = "average"
 
 
 LANE_OF: dict[OpKind, Lane] = {
@@ -53,6 +54,7 @@ LANE_OF: dict[OpKind, Lane] = {
     OpKind.ALLREDUCE: Lane.COMM,
     OpKind.UPDATE: Lane.COMPUTE,
     OpKind.WRITE_BACK: Lane.MEMORY,
+    OpKind.AVERAGE: Lane.MEMORY,
 }
 
 PER_MICRO_BATCH = frozenset({OpKind.EXCHANGE, OpKind.COMPUTE, OpKind.REDUCE})

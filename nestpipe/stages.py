@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
@@ -19,11 +21,12 @@ from nestpipe.executor import Handler
 from nestpipe.lanes import Pending
 from nestpipe.layout import IdReader
 from nestpipe.optim import SparseOptimizer
+from nestpipe.replicas import Replicas
 from nestpipe.routing import Flag, MicroBatchRoute, Router, SpaceRoute
 from nestpipe.schedule import Op, OpKind, Schedule
 from nestpipe.stream import BatchStream
 from nestpipe.table import HostTable
-from nestpipe.transport import Transport
+from nestpipe.transport import Transports, wait
 
 
 @dataclass
@@ -77,8 +80,8 @@ class Engine:
     context: LookupContext
     reader: IdReader
     router: Router
-    keys: Transport
-    comm: Transport
+    transports: Transports
+    replicas: Replicas | None
     exchanges: list[RowExchange]
     tables: list[HostTable]
     buffers: list[list[RowBuffer]]
@@ -108,6 +111,7 @@ class Engine:
             OpKind.ALLREDUCE: self.allreduce,
             OpKind.UPDATE: self.update,
             OpKind.WRITE_BACK: self.write_back,
+            OpKind.AVERAGE: self.average,
         }
 
     def prefetch(self, op: Op) -> None:
@@ -146,6 +150,8 @@ class Engine:
                 keys[space].append(ids)
             state.counts.append(self.reader.counts(part.features))
         flag = Flag.ERROR if state.error else Flag.END if state.batch is None else Flag.BATCH
+        if self.replicas is not None:
+            flag = self._worst_flag(flag)
         routed = self.router.route(keys, state.schedule.num_micro_batches, flag)
         state.alive = all(f is Flag.BATCH for f in routed.flags)
         if state.alive:
@@ -155,10 +161,16 @@ class Engine:
         if Flag.ERROR in routed.flags:
             state.error = self._agreed_error(state.error)
 
+    def _worst_flag(self, flag: Flag) -> Flag:
+        """Of all workers: with replicas the key counts reach only those that share the tables."""
+        worst = torch.tensor(int(flag))
+        wait(self.transports.agreement.all_reduce(worst, dist.ReduceOp.MAX))
+        return Flag(int(worst))
+
     def _agreed_error(self, error: BaseException | None) -> BaseException:
         """This rank's own error, or one that says which rank has one; raised when its step comes."""
         message = "" if error is None else f"{type(error).__name__}: {error}"
-        messages = self.keys.all_gather_bytes(message.encode())
+        messages = self.transports.agreement.all_gather_bytes(message.encode())
         if error is not None:
             return error
         rank, text = next((r, m.decode(errors="replace")) for r, m in enumerate(messages) if m)
@@ -249,7 +261,7 @@ class Engine:
 
     def allreduce(self, op: Op) -> Pending | None:
         """Dense gradients, averaged over the workers."""
-        return self.flat.reduce(self.comm) if self.states[op.step].alive else None
+        return self.flat.reduce(self.transports.dense) if self.states[op.step].alive else None
 
     def update(self, op: Op) -> None:
         """Both optimizers, once a window."""
@@ -257,7 +269,8 @@ class Engine:
         if not state.alive:
             return
         if state.schedule.fresh:
-            self._update_rows(state)
+            for buffer in state.buffers:
+                self._update_rows(state, buffer)
         self.dense_optimizer.step()
         self.flat.zero()
 
@@ -270,12 +283,23 @@ class Engine:
         state = self.states[op.step]
         if not state.alive:
             return
-        if not state.schedule.fresh:
-            for table, buffer in zip(self.tables, state.buffers, strict=True):
-                table.read(buffer.keys, buffer.rows, buffer.state)
-            self._update_rows(state)
         for table, buffer in zip(self.tables, state.buffers, strict=True):
-            table.write(buffer.keys, buffer.rows, buffer.state)
+            if state.schedule.fresh:
+                table.write(buffer.keys, buffer.rows, buffer.state)
+            else:
+                change = partial(self._update_rows, state, buffer)
+                table.update(buffer.keys, buffer.rows, buffer.state, change)
+        if self.replicas is not None:
+            self.replicas.mark(state.buffers)
+
+    def average(self, op: Op) -> None:
+        """Rows and state that any replica has updated, in the tables and in the buffers read ahead."""
+        state = self.states[op.step]
+        if not state.alive:
+            return
+        assert self.replicas is not None
+        ahead = self.states.get(op.step + 1)
+        self.replicas.average(ahead.buffers if ahead is not None and ahead.alive else [])
 
     def reread(self, first_step: int) -> None:
         """Fill the buffers of batches not yet trained again, after the tables were replaced."""
@@ -284,15 +308,13 @@ class Engine:
                 for table, buffer in zip(self.tables, state.buffers, strict=True):
                     table.read(buffer.keys, buffer.rows, buffer.state if state.schedule.fresh else {})
 
-    def _update_rows(self, state: StepState) -> None:
-        for buffer in state.buffers:
-            # TorchRec's convention: summed over all duplicates, divided by the ranks that share the table.
-            gradients = buffer.gradients
-            if self.comm.size > 1:
-                gradients.div_(self.comm.size)
-            self.sparse_optimizer.update(
-                buffer.rows, buffer.state, gradients, self.num_earlier_steps + state.step + 1
-            )
+    def _update_rows(self, state: StepState, buffer: RowBuffer) -> None:
+        # TorchRec's convention: summed over all duplicates, divided by the ranks that share the table.
+        gradients = buffer.gradients
+        if self.transports.comm.size > 1:
+            gradients.div_(self.transports.comm.size)
+        step = self.num_earlier_steps + state.step + 1
+        self.sparse_optimizer.update(buffer.rows, buffer.state, gradients, step)
 
 
 def _micro_batch(op: Op) -> int:

@@ -1,33 +1,42 @@
 """This rank's rows of a row space in host memory, with their optimizer state (stage 4 reads them).
 
-`read` and `write` are the only ways to the rows while training runs, so whoever wants to count,
-charge or check row traffic does it here.
+`read`, `write` and `update` are the only ways to the rows while training runs, so whoever wants to
+count or charge row traffic does it here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Literal, Protocol
 
 import torch
 
 from nestpipe.optim import SparseOptimizer
 from nestpipe.routing import RowSpace
 
-Observer = Callable[[str, int, int], None]
-"""Called with "read" or "write", the number of rows and the number of bytes, after each access."""
+Access = Literal["read", "write"]
+
+
+class HostTier(Protocol):
+    """Is told of every access to host rows while it lasts."""
+
+    def access(self, kind: Access, num_rows: int, num_bytes: int) -> AbstractContextManager[None]:
+        """Entered before and left after `num_rows` unique rows, state included, are read or written."""
+        ...
 
 
 class HostTable:
     """Rows [rows_per_rank, dim] of one rank and, a tensor each, the state of the sparse optimizer."""
 
-    def __init__(self, space: RowSpace, optimizer: SparseOptimizer, observer: Observer | None = None) -> None:
+    def __init__(self, space: RowSpace, optimizer: SparseOptimizer, tier: HostTier | None = None) -> None:
         self.space = space
         self.weight = torch.empty(space.rows_per_rank, space.dim, dtype=space.dtype)
         self.state = {
             name: torch.zeros(space.rows_per_rank, width, dtype=space.dtype)
             for name, width in optimizer.state_widths(space.dim).items()
         }
-        self._observer = observer
+        self._tier = tier
 
     @property
     def row_bytes(self) -> int:
@@ -36,18 +45,39 @@ class HostTable:
 
     def read(self, rows: torch.Tensor, weight: torch.Tensor, state: dict[str, torch.Tensor]) -> None:
         """Copy `rows` [n] into `weight` [n, dim] and, for the names in `state`, [n, width] each."""
-        torch.index_select(self.weight, 0, rows, out=weight)
-        for name, out in state.items():
-            torch.index_select(self.state[name], 0, rows, out=out)
-        self._observe("read", rows)
+        with self._access("read", rows):
+            self._load(rows, weight, state)
 
     def write(self, rows: torch.Tensor, weight: torch.Tensor, state: dict[str, torch.Tensor]) -> None:
         """Overwrite `rows` [n], which are unique, and their state."""
+        with self._access("write", rows):
+            self._store(rows, weight, state)
+
+    def update(
+        self,
+        rows: torch.Tensor,
+        weight: torch.Tensor,
+        state: dict[str, torch.Tensor],
+        change: Callable[[], None],
+    ) -> None:
+        """Change `rows` [n] in place: their current values go to `weight` and `state`, `change` works on
+        those, and the result goes back; one access, as a fused update in host memory is."""
+        with self._access("write", rows):
+            self._load(rows, weight, state)
+            change()
+            self._store(rows, weight, state)
+
+    def _load(self, rows: torch.Tensor, weight: torch.Tensor, state: dict[str, torch.Tensor]) -> None:
+        torch.index_select(self.weight, 0, rows, out=weight)
+        for name, out in state.items():
+            torch.index_select(self.state[name], 0, rows, out=out)
+
+    def _store(self, rows: torch.Tensor, weight: torch.Tensor, state: dict[str, torch.Tensor]) -> None:
         self.weight.index_copy_(0, rows, weight)
         for name, values in state.items():
             self.state[name].index_copy_(0, rows, values)
-        self._observe("write", rows)
 
-    def _observe(self, access: str, rows: torch.Tensor) -> None:
-        if self._observer is not None:
-            self._observer(access, rows.numel(), rows.numel() * self.row_bytes)
+    def _access(self, kind: Access, rows: torch.Tensor) -> AbstractContextManager[None]:
+        if self._tier is None:
+            return nullcontext()
+        return self._tier.access(kind, rows.numel(), rows.numel() * self.row_bytes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ GROUP_OF: dict[OpKind, str] = {
     OpKind.WRITE_BACK: "lookup",
     OpKind.EXCHANGE: "comm",
     OpKind.REDUCE: "comm",
+    OpKind.AVERAGE: "comm",
     OpKind.COMPUTE: "dense",
     OpKind.ALLREDUCE: "dense",
     OpKind.UPDATE: "dense",
@@ -77,52 +77,73 @@ def breakdown(events: Iterable[OpEvent], began: float | None = None) -> list[Ste
     from an update to the previous one along what each op waited for last, so the exposed times and
     `other_ms` sum to the step.
     """
-    by_id = {event.op.id: event for event in events}
-    before_on_lane = _lane_predecessors(by_id.values())
+    spans = _spans(events)
     busy: dict[int, dict[OpKind, float]] = defaultdict(lambda: defaultdict(float))
-    for event in by_id.values():
-        busy[event.op.step][event.op.kind] += 1e3 * (event.finished - event.started)
-    updates = sorted((e for e in by_id.values() if e.op.kind is OpKind.UPDATE), key=lambda e: e.op.step)
+    for span in spans.values():
+        busy[span.op.step][span.op.kind] += 1e3 * (span.finished - span.started)
+    updates = sorted((s for s in spans.values() if s.op.kind is OpKind.UPDATE), key=lambda s: s.op.step)
     steps = []
     for update in updates:
-        before = by_id.get(OpId(OpKind.UPDATE, update.op.step - 1))
+        before = spans.get(OpId(OpKind.UPDATE, update.op.step - 1))
         since = before.finished if before is not None else began
         if since is not None:
-            exposed = _walk_back(update, since, by_id, before_on_lane)
+            exposed = _walk_back(update, since, spans)
             step_ms = 1e3 * (update.finished - since)
             steps.append(StepBreakdown(update.op.step, step_ms, exposed, dict(busy[update.op.step])))
     return steps
 
 
-def _lane_predecessors(events: Iterable[OpEvent]) -> dict[OpId, OpEvent]:
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """An op's own time, and the op before it on the same lane with the moment it made way."""
+
+    op: Op
+    issued: float
+    started: float
+    finished: float
+    before: OpId | None
+    before_made_way: float
+
+
+def _spans(events: Iterable[OpEvent]) -> dict[OpId, _Span]:
     by_lane: dict[Lane, list[OpEvent]] = defaultdict(list)
     for event in events:
         by_lane[event.op.lane].append(event)
-    predecessors = {}
+    spans: dict[OpId, _Span] = {}
     for lane_events in by_lane.values():
         lane_events.sort(key=lambda e: e.started)
-        for before, after in itertools.pairwise(lane_events):
-            predecessors[after.op.id] = before
-    return predecessors
+        before: OpEvent | None = None
+        for event in lane_events:
+            made_way = float("-inf")
+            if before is not None:
+                # A transfer issued behind another is in its queue until that one is done.
+                queued = before.finished <= event.finished
+                made_way = before.finished if queued else before.returned
+            spans[event.op.id] = _Span(
+                event.op,
+                event.issued,
+                max(event.started, made_way),
+                event.finished,
+                None if before is None else before.op.id,
+                made_way,
+            )
+            before = event
+    return spans
 
 
-def _walk_back(
-    last: OpEvent, until: float, by_id: dict[OpId, OpEvent], before_on_lane: dict[OpId, OpEvent]
-) -> dict[OpKind, float]:
+def _walk_back(last: _Span, until: float, spans: dict[OpId, _Span]) -> dict[OpKind, float]:
     exposed: dict[OpKind, float] = defaultdict(float)
-    event, cursor = last, last.finished
+    span, cursor = last, last.finished
     while cursor > until:
-        exposed[event.op.kind] += 1e3 * max(0.0, cursor - max(event.started, until))
-        blockers = [(by_id[ref].finished, by_id[ref]) for ref in event.op.after if ref in by_id]
-        if event.op.id in before_on_lane:
-            lane_event = before_on_lane[event.op.id]
-            blockers.append((lane_event.returned, lane_event))
-        started = event.started
-        blockers = [(time, blocker) for time, blocker in blockers if time <= started]
+        exposed[span.op.kind] += 1e3 * max(0.0, cursor - max(span.started, until))
+        blockers = [(spans[ref].finished, ref) for ref in span.op.after if ref in spans]
+        if span.before is not None:
+            blockers.append((span.before_made_way, span.before))
+        blockers = [(time, ref) for time, ref in blockers if time <= span.started]
         if not blockers:
             break
-        time, blocker = max(blockers, key=lambda pair: pair[0])
-        if event.issued > time:  # it waited for the caller to issue it
+        time, ref = max(blockers, key=lambda pair: pair[0])
+        if span.issued > time:  # it waited for the caller to issue it
             break
-        event, cursor = blocker, time
+        span, cursor = spans[ref], time
     return dict(exposed)

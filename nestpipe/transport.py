@@ -2,11 +2,16 @@
 
 Calls on a group match by order across ranks, so two lanes never share one; a lane's group is made on
 all ranks in the same order. Without torch.distributed there is one rank, which talks to itself.
+
+Under two-dimensional sparse parallelism the workers form a grid: tables are sharded inside a group,
+and the groups are replicas of each other. With R of them, sharding group i holds ranks i, R + i,
+2R + i, ... as TorchRec's DMPCollection has it, and R contiguous ranks hold the same rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 
 import torch
@@ -55,23 +60,77 @@ class Transport:
             return None
         return dist.all_reduce(tensor, op=op, group=self.group, async_op=True)
 
+    def all_gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        """Every rank's `tensor`, of one shape on all of them; blocks."""
+        if self.group is None:
+            return [tensor]
+        gathered = [torch.empty_like(tensor) for _ in range(self.size)]
+        dist.all_gather(gathered, tensor, group=self.group)
+        return gathered
+
+    def broadcast(self, tensor: torch.Tensor) -> None:
+        """Overwrite `tensor`, contiguous, with rank 0's; blocks."""
+        if self.group is not None:
+            dist.broadcast(tensor, group=self.group, group_src=0)
+
     def all_gather_bytes(self, message: bytes, size: int = 1024) -> list[bytes]:
         """Every rank's message, cut to `size` bytes; blocks."""
         mine = torch.zeros(size, dtype=torch.uint8)
         payload = message[:size]
         mine[: len(payload)] = torch.frombuffer(bytearray(payload), dtype=torch.uint8) if payload else 0
-        gathered = [torch.zeros_like(mine) for _ in range(self.size)]
-        if self.group is None:
-            gathered = [mine]
-        else:
-            dist.all_gather(gathered, mine, group=self.group)
-        return [bytes(row.numpy()).rstrip(b"\0") for row in gathered]
+        return [bytes(row.numpy()).rstrip(b"\0") for row in self.all_gather(mine)]
 
 
 def wait(work: dist.Work | None) -> None:
     """Block until a collective that `Transport` started is done."""
     if work is not None:
         work.wait()
+
+
+@dataclass(frozen=True)
+class Transports:
+    """A transport for every lane that communicates and every set of ranks it talks to."""
+
+    keys: Transport
+    """Keys lane, the ranks that share the tables."""
+    agreement: Transport
+    """Keys lane, all workers."""
+    comm: Transport
+    """Comm lane, the ranks that share the tables."""
+    dense: Transport
+    """Comm lane, all workers."""
+    control: Transport
+    """The caller's thread, all workers."""
+    shards: Transport
+    """The caller's thread, the ranks that share the tables."""
+    replicas: Transport | None = None
+    """Memory lane, and the caller's thread when nothing is in flight: the ranks with the same rows."""
+
+
+def connect(world: dist.ProcessGroup | None, replicas: int, timeout: timedelta | None = None) -> Transports:
+    """A collective: the transports of a pipeline over the workers of `world` in `replicas` groups.
+
+    `timeout` bounds each collective, default as in `new_lane_group`. Raises ValueError where `replicas`
+    does not divide the number of workers.
+    """
+    num_workers = 1 if world is None else dist.get_world_size(world)
+    if replicas < 1 or num_workers % replicas:
+        raise ValueError(
+            f"{num_workers} workers cannot be split into replicas={replicas} equal groups; choose replicas "
+            f"that divide {num_workers}"
+        )
+    if replicas == 1:
+        keys, comm, control = (Transport(new_lane_group(world, timeout)) for _ in range(3))
+        return Transports(keys, keys, comm, comm, control, control)
+    assert world is not None
+    everyone = [range(num_workers)]
+    sharding = [range(first, num_workers, replicas) for first in range(replicas)]
+    same_rows = [range(first, first + replicas) for first in range(0, num_workers, replicas)]
+    keys, agreement, comm, dense, control, shards, averaging = (
+        Transport(_new_part_group(world, parts, timeout))
+        for parts in (sharding, everyone, sharding, everyone, everyone, sharding, same_rows)
+    )
+    return Transports(keys, agreement, comm, dense, control, shards, averaging)
 
 
 def default_group() -> dist.ProcessGroup | None:
@@ -89,6 +148,23 @@ def new_lane_group(
     if parent is None:
         return None
     return dist.new_group(dist.get_process_group_ranks(parent), timeout=timeout or _timeout_of(parent))
+
+
+def _new_part_group(
+    parent: dist.ProcessGroup, parts: Sequence[Sequence[int]], timeout: timedelta | None
+) -> dist.ProcessGroup | None:
+    """The new group of this rank's part of the parent's ranks, None where it is alone in it.
+
+    Every rank makes the groups of all parts, as torch requires.
+    """
+    ranks = dist.get_process_group_ranks(parent)
+    own = dist.get_rank(parent)
+    mine = None
+    for part in (part for part in parts if len(part) > 1):
+        group = dist.new_group([ranks[r] for r in part], timeout=timeout or _timeout_of(parent))
+        if own in part:
+            mine = group
+    return mine
 
 
 def _timeout_of(group: dist.ProcessGroup) -> timedelta | None:

@@ -8,6 +8,7 @@ the paper measured; nothing else is fitted but two declared constants, `residual
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -130,7 +131,12 @@ def names() -> list[str]:
     return ["local", *(f"paper-npu-{workers}" for workers in _STEP_MS), "paper-gpu-128"]
 
 
-def get(name: str, overrides: dict[str, Any] | None = None) -> Profile:
+def field_names() -> list[str]:
+    """The figures of a profile, which can be replaced one by one."""
+    return [field.name for field in fields(Profile) if field.name != "name"]
+
+
+def get(name: str, overrides: Mapping[str, float] | None = None) -> Profile:
     """A profile by name with some fields replaced; ValueError with the nearest name or field."""
     if name == "local":
         profile = LOCAL
@@ -142,10 +148,13 @@ def get(name: str, overrides: dict[str, Any] | None = None) -> Profile:
         close = difflib.get_close_matches(name, names(), n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names())}"
         raise ValueError(f"unknown profile {name!r}: {hint}")
-    known = [field.name for field in fields(Profile) if field.name != "name"]
+    known = field_names()
     for key in overrides or {}:
         if key not in known:
             close = difflib.get_close_matches(key, known, n=1)
             hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
             raise ValueError(f"a profile has no field {key!r}: {hint}")
-    return replace(profile, **(overrides or {}))
+    changes: dict[str, Any] = dict(overrides or {})
+    if "num_workers" in changes:
+        changes["num_workers"] = int(changes["num_workers"])
+    return replace(profile, **changes)

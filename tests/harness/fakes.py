@@ -33,6 +33,10 @@ class FakeBatch:
     def to(self, device: torch.device, non_blocking: bool = False) -> FakeBatch:
         return FakeBatch(self.keys.to(device), self.labels.to(device))
 
+    def split(self, num_parts: int) -> list[FakeBatch]:
+        parts = zip(self.keys.chunk(num_parts), self.labels.chunk(num_parts), strict=True)
+        return [FakeBatch(keys, labels) for keys, labels in parts]
+
 
 class FakeModel(nn.Module):
     def __init__(self, dtype: torch.dtype) -> None:
@@ -86,17 +90,26 @@ class FakeRunner(Runner):
         start = time.perf_counter()
         self._method.misbehave(dist.get_rank(), self._num_steps)
         self._optimizer.zero_grad()
-        loss, output = self._model(self._ahead.pop(0))
-        loss.backward()
+        loss, output = self._differentiate(self._ahead.pop(0))
         for parameter in self._model.parameters():
             assert parameter.grad is not None
             dist.all_reduce(parameter.grad)
             parameter.grad /= dist.get_world_size()
-        self._optimizer.step()
+        if self._num_steps != self._method.skipped_step:
+            self._optimizer.step()
         self._num_steps += 1
         step_ms = 1e3 * (time.perf_counter() - start)
         self._times.append(StepTimes(step_ms, 0.25 * step_ms, 0.25 * step_ms, 0.5 * step_ms))
         return loss, output
+
+    def _differentiate(self, batch: FakeBatch) -> tuple[torch.Tensor, torch.Tensor]:
+        losses, outputs = [], []
+        for part in batch.split(self._method.num_parts):
+            loss, output = self._model(part)
+            (loss / self._method.num_parts).backward()
+            losses.append(loss.detach())
+            outputs.append(output)
+        return torch.stack(losses).mean(), torch.cat(outputs)
 
     def step_times(self) -> list[StepTimes]:
         times, self._times = self._times, []
@@ -112,6 +125,10 @@ class FakeMethod(Method):
     exactness: Exactness | None = None
     look_ahead = 0
     offset = 0.0
+    num_parts = 1
+    """Parts of equal size in which it adds up the gradients of a batch."""
+    skipped_step: int | None = None
+    """The step whose update it forgets."""
 
     def __init__(self, name: str, exactness: Exactness | None = None, **changes: Any) -> None:
         self.name, self.summary, self.exactness = name, f"the fake {name}", exactness
@@ -161,16 +178,27 @@ class RefusingMethod(FakeMethod):
 
 
 _SAME = Exactness("bitwise", "plain", 0.0)
+# Less than float32 can keep, so that every reordering needs an arbiter.
+_TIGHT = Exactness("reordered", "plain", 1e-9)
+_TIGHT32 = Exactness("library", "plain32", 1e-9)
 METHODS: dict[str, FakeMethod] = {
     method.name: method
     for method in (
-        FakeMethod("plain"),
+        FakeMethod("plain", supports_float64=True),
+        FakeMethod("plain32"),
         FakeMethod("same", _SAME),
         FakeMethod("ahead", _SAME, look_ahead=3),
         FakeMethod("off", Exactness("reordered", "plain", 1e-6), offset=1e-3),
         FakeMethod("broken", Exactness("approximate", "plain", None), offset=float("nan")),
         FakeMethod("rough", Exactness("approximate", "plain", None), offset=1e-3),
         FakeMethod("needy", extra_warmup_steps=4),
+        FakeMethod("reordered", _TIGHT, num_parts=3, supports_float64=True),
+        FakeMethod("reordered32", _TIGHT, num_parts=3),
+        FakeMethod("against32", _TIGHT32, num_parts=3, supports_float64=True),
+        FakeMethod("skipping", _TIGHT, skipped_step=3, supports_float64=True),
+        FakeMethod("skipping32", _TIGHT, skipped_step=3),
+        FakeMethod("nudged", _TIGHT, offset=1e-6, supports_float64=True),
+        FakeMethod("shuffled", _SAME, num_parts=3, supports_float64=True),
         DyingMethod("dying"),
         RaisingMethod("raising"),
         HangingMethod("hanging"),

@@ -31,7 +31,12 @@ def test_two_worker_counts_with_a_check(tmp_path: Path, capsys: pytest.CaptureFi
     assert all(run["step_ms"]["p10"] <= run["step_ms"]["p50"] <= run["step_ms"]["p90"] for run in runs)
     assert runs[2]["qps"] == pytest.approx(1e3 * 2 * 6 / runs[2]["step_ms"]["p50"])
     assert runs[0]["loss"] == runs[1]["loss"]
-    assert runs[0]["exactness"] == {"class": "bitwise", "against": "plain", "max_difference": 0.0}
+    assert runs[0]["exactness"] == {
+        "class": "bitwise",
+        "against": "plain",
+        "max_difference": 0.0,
+        "arbiter": None,
+    }
     assert runs[1]["exactness"]["class"] == "approximate"
     assert 0 < runs[1]["exactness"]["max_difference"] < 0.1
     assert "plain" not in [run["method"] for run in runs]
@@ -48,6 +53,7 @@ def test_without_a_check_nothing_is_claimed(tmp_path: Path, capsys: pytest.Captu
         "class": "unchecked",
         "against": None,
         "max_difference": None,
+        "arbiter": None,
     }
     assert "only 2 steps measured" in output
 
@@ -60,7 +66,12 @@ def test_a_broken_promise_fails_after_all_is_saved(
     runs = {run["method"]: run["exactness"] for run in run_json(capsys.readouterr().out)}
     assert runs["off"]["class"] == "FAILED"
     assert runs["off"]["max_difference"] > 1e-6
-    assert runs["broken"] == {"class": "FAILED", "against": "plain", "max_difference": None}
+    assert runs["broken"] == {
+        "class": "FAILED",
+        "against": "plain",
+        "max_difference": None,
+        "arbiter": None,
+    }
     assert set(read_results(tmp_path).method) == {"plain", "off", "broken"}
 
 

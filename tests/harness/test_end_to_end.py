@@ -22,20 +22,25 @@ def nestpipe(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 def test_torchrec_and_the_engine_side_by_side(tmp_path: Path) -> None:
     done = nestpipe(
-        tmp_path, "torchrec", "dbp", "--workers", "2", "--steps", "4", "--check", "exact", "--json"
+        tmp_path, "torchrec", "dbp", "2d-sp", "--workers", "2", "--steps", "4", "--check", "exact", "--json"
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     runs = json.loads(done.stdout.splitlines()[-1])["runs"]
-    assert [run["method"] for run in runs] == ["torchrec", "dbp"]
+    assert [run["method"] for run in runs] == ["torchrec", "dbp", "2d-sp"]
     assert runs[0]["exactness"]["class"] == "unchecked"
-    assert runs[1]["exactness"] == {"class": "bitwise", "against": "sync", "max_difference": 0.0}
+    assert runs[1]["exactness"] == {
+        "class": "bitwise",
+        "against": "sync",
+        "max_difference": 0.0,
+        "arbiter": None,
+    }
     for run in runs:
         parts = [run["exposed_ms"]["lookup"], run["exposed_ms"]["comm"], run["dense_ms"]]
         assert all(math.isfinite(part) and part >= 0 for part in parts)
         assert len(run["loss"]) == 4
     assert runs[0]["loss"] == pytest.approx(runs[1]["loss"], rel=1e-5)
-    assert len(read_results(tmp_path)) == 9 + 10
+    assert len(read_results(tmp_path)) == 9 + 10 + 9
 
 
 @pytest.mark.slow

@@ -89,7 +89,12 @@ def test_json_holds_finite_numbers_only() -> None:
     run = summarise(worker_reports(report), checked=True)[0]
     document = json.loads(json.dumps(run.as_json(), allow_nan=False))
     assert document["loss"] == [None, 2.0]
-    assert document["exactness"] == {"class": "FAILED", "against": "torchrec", "max_difference": None}
+    assert document["exactness"] == {
+        "class": "FAILED",
+        "against": "torchrec",
+        "max_difference": None,
+        "arbiter": None,
+    }
     assert "the loss is not finite" in run.notes
 
 

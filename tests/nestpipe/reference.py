@@ -1,10 +1,14 @@
 """One process, no engine: what training on several workers must compute, in plain torch.
 
 Dense gradients are averaged over workers; a row's gradients are summed over all workers, features and
-duplicates, divided by the number of workers, and applied once a step to rows that were looked up.
+duplicates, divided by the number of workers, and applied once a step to rows that were looked up. With
+several groups each does so to tables of its own from its own workers' batches; whole tables and states
+are averaged now and then.
 """
 
 from __future__ import annotations
+
+from collections.abc import Container
 
 import torch
 from torch import nn
@@ -71,43 +75,67 @@ def train(
     num_steps: int,
     dense_lr: float = 1e-2,
     staleness: int = 0,
+    num_groups: int = 1,
+    sync_after: Container[int] = (),
 ) -> State:
-    """Parameters after `num_steps`; rows are read as they were `staleness` steps before."""
+    """Parameters after `num_steps`; rows are read as they were `staleness` steps before.
+
+    Worker w belongs to group w mod `num_groups`; the groups are averaged after the numbers of steps in
+    `sync_after`. The tables returned are those of group 0.
+    """
     model = plain_model(data.dtype)
-    tables = {n: p.detach().clone() for n, p in model.named_parameters() if ".embedding" in n}
     parameters = dict(model.named_parameters())
-    dense = [p for n, p in parameters.items() if n not in tables]
+    initial = {n: p.detach().clone() for n, p in parameters.items() if ".embedding" in n}
+    groups = [Group(initial, list(range(g, num_workers, num_groups))) for g in range(num_groups)]
+    dense = [p for n, p in parameters.items() if n not in initial]
     dense_optimizer = torch.optim.Adam(dense, lr=dense_lr)
-    states: dict[str, State] = {n: {} for n in tables}
-    history = [{n: t.clone() for n, t in tables.items()}]
     for step in range(num_steps):
-        visible = history[max(0, len(history) - 1 - staleness)]
-        with torch.no_grad():
-            for name, values in visible.items():
-                parameters[name].copy_(values)
-        for parameter in parameters.values():
-            parameter.grad = None
-        for worker in range(num_workers):
-            loss, _ = model(data.batch(step, worker, num_workers))
-            (loss / num_workers).backward()
+        dense_optimizer.zero_grad()
+        for group in groups:
+            visible = group.history[max(0, len(group.history) - 1 - staleness)]
+            with torch.no_grad():
+                for name, values in visible.items():
+                    parameters[name].copy_(values)
+                    parameters[name].grad = None
+            batches = [data.batch(step, worker, num_workers) for worker in group.workers]
+            for batch in batches:
+                (model(batch)[0] / num_workers).backward()
+            for name, table in group.tables.items():
+                gradient = parameters[name].grad
+                assert gradient is not None
+                rows = _touched(model, name, [batch.sparse_features for batch in batches])
+                update(table, group.states[name], gradient * num_groups, optimizer, step + 1, rows)
+            group.history.append({n: t.clone() for n, t in group.tables.items()})
         dense_optimizer.step()
-        for name, table in tables.items():
-            gradient = parameters[name].grad
-            assert gradient is not None
-            update(
-                table,
-                states[name],
-                gradient,
-                optimizer,
-                step + 1,
-                _touched(model, name, data, step, num_workers),
-            )
-        history.append({n: t.clone() for n, t in tables.items()})
-    return {n: tables.get(n, p.detach()) for n, p in parameters.items()}
+        if step + 1 in sync_after:
+            _average(groups)
+    return {n: groups[0].tables.get(n, p.detach()) for n, p in parameters.items()}
 
 
-def _touched(model: nn.Module, name: str, data: Data, step: int, num_workers: int) -> torch.Tensor:
-    """Rows of a table that any worker looks up in a step."""
+class Group:
+    """Workers that share tables, with what the tables were after each step."""
+
+    def __init__(self, initial: State, workers: list[int]) -> None:
+        self.workers = workers
+        self.tables = {n: t.clone() for n, t in initial.items()}
+        self.states: dict[str, State] = {n: {} for n in initial}
+        self.history = [{n: t.clone() for n, t in initial.items()}]
+
+
+def _average(groups: list[Group]) -> None:
+    """Whole tables and states; what the groups read next is the average, however stale their reads are."""
+    for name in groups[0].tables:
+        alike = [[group.tables[name], *group.states[name].values()] for group in groups]
+        for tensors in zip(*alike, strict=True):
+            mean = torch.stack(tensors).mean(0)
+            for tensor in tensors:
+                tensor.copy_(mean)
+    for group in groups:
+        group.history = [{n: t.clone() for n, t in group.tables.items()}]
+
+
+def _touched(model: nn.Module, name: str, keys: list[KeyedJaggedTensor]) -> torch.Tensor:
+    """Rows of a table that any of `keys` looks up."""
     module = model.get_submodule(name.split(".")[0])
     table = name.split(".")[2]
     slots = module.slots if isinstance(module, PlainBags) else None
@@ -116,7 +144,6 @@ def _touched(model: nn.Module, name: str, data: Data, step: int, num_workers: in
         if slots is not None
         else [f for f, t in module.tables.items() if t == table]  # type: ignore[union-attr, operator]
     )
-    keys = [data.batch(step, w, num_workers).sparse_features for w in range(num_workers)]
     return torch.cat([k[f].values() for k in keys for f in features]).unique()
 
 

@@ -1,0 +1,1 @@
+"""`nestpipe reproduce`: the paper's tables and figures, beside what this project measures."""

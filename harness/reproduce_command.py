@@ -1,0 +1,97 @@
+"""The commands `nestpipe reproduce` and `nestpipe ablate`; each imports what it needs when it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from harness.reproduce import items
+from harness.reproduce.sources import EVIDENCE
+
+Command = Callable[..., Any]
+
+
+def _shared_options(command: Command) -> Command:
+    options = (
+        click.option(
+            "--evidence",
+            type=click.Choice(EVIDENCE),
+            default=EVIDENCE[0],
+            show_default=True,
+            help="Where step times come from: real processes with modelled durations.",
+        ),
+        click.option(
+            "--workers",
+            type=click.IntRange(min=1),
+            default=4,
+            show_default=True,
+            help="Real processes that stand for the cluster.",
+        ),
+        click.option(
+            "--steps", type=click.IntRange(min=1), default=20, show_default=True, help="Measured steps."
+        ),
+        click.option(
+            "--out",
+            type=click.Path(file_okay=False, path_type=Path),
+            default=Path("results/reproduce"),
+            show_default=True,
+            help="Folder for rows, raw steps and figures.",
+        ),
+        click.option("--json", "as_json", is_flag=True, help="End with one line of JSON on stdout."),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@click.command()
+@click.argument("item", type=click.Choice(items.NAMES))
+@_shared_options
+def reproduce(item: str, evidence: str, workers: int, steps: int, out: Path, as_json: bool) -> None:
+    """Measure what ITEM of the paper shows, and print it beside the paper's figures.
+
+    Milliseconds are scaled so that modelled dense time is the paper's; an error is a signed fraction,
+    measured to the nearest value that rounds to what is printed, and null where the paper has no cell or
+    states a bound that holds. A cell with an asterisk is no prediction: the cluster was calibrated on it,
+    or a declared constant decides it.
+
+    \b
+    Examples:
+        nestpipe reproduce table2
+        nestpipe reproduce all --evidence emulated --json
+    """
+    _reproduce(items.get(item), evidence, workers, steps, out, as_json)
+
+
+@click.command()
+@_shared_options
+def ablate(evidence: str, workers: int, steps: int, out: Path, as_json: bool) -> None:
+    """Measure each of the two pipelines alone, and what it contributes.
+
+    \b
+    Example:
+        nestpipe ablate --steps 30
+    """
+    _reproduce((items.ablation(),), evidence, workers, steps, out, as_json)
+
+
+def _reproduce(
+    chosen: Sequence[items.Item], evidence: str, workers: int, steps: int, out: Path, as_json: bool
+) -> None:
+    # The group that these commands hang on imports this module.
+    from harness.cli import _user_errors
+
+    with _user_errors():
+        from harness.launch import LaunchError
+        from harness.reproduce.report import reproduce as run
+        from harness.reproduce.sources import open_source
+
+        try:
+            run(chosen, open_source(evidence, num_workers=workers, steps=steps), out, as_json=as_json)
+        except LaunchError as error:
+            if error.traceback:
+                click.echo(error.traceback.rstrip(), err=True)
+            raise click.ClickException(str(error)) from None
