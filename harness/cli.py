@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
+from harness.errors import user_errors
 from harness.options import parse_worker_counts
 from harness.reproduce_command import ablate, reproduce
 
@@ -33,22 +32,6 @@ def _parsed(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Param
             raise click.BadParameter(str(error)) from None
 
     return callback
-
-
-@contextmanager
-def _user_errors() -> Iterator[None]:
-    """Turn messages for the user into `Error: ...`; a bug keeps its traceback."""
-    from harness.errors import is_for_user
-
-    try:
-        yield
-    except (click.ClickException, click.exceptions.Exit, click.Abort):
-        raise
-    except Exception as error:
-        described = f"{type(error).__name__}: {error}"
-        if not is_for_user(described, "".join(traceback.format_tb(error.__traceback__))):
-            raise
-        raise click.ClickException(str(error)) from None
 
 
 @main.command()
@@ -136,7 +119,7 @@ def run(
         nestpipe run torchrec 2d-sp --workers 4 --set replicas=2 --set batch_size=256
         nestpipe run torchrec nestpipe --workers 4 --cluster paper-npu-1536 --set preset=paper-ratio
     """
-    with _user_errors():
+    with user_errors():
         from harness.catalog import check_methods, workload_keys
         from harness.emulation import profiles
         from harness.job import Job
@@ -204,7 +187,7 @@ def fetch(name: str, cache: Path | None) -> None:
     Example:
         nestpipe data fetch ml-100k
     """
-    with _user_errors():
+    with user_errors():
         from workloads.cache import default_cache_dir
         from workloads.fetch import ML_100K_TERMS, fetch_ml_100k
 

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import re
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+import click
 
 _PACKAGES = ("nestpipe", "baselines", "workloads", "harness")
 _FOR_USER = (
@@ -30,3 +35,17 @@ def is_for_user(described: str, trace: str) -> bool:
     root = Path(__file__).resolve().parents[1]
     ours = bool(files) and any(Path(files[-1]).is_relative_to(root / package) for package in _PACKAGES)
     return kind == "ValueError" and ours
+
+
+@contextmanager
+def user_errors() -> Iterator[None]:
+    """Turn messages for the user into `Error: ...`; a bug keeps its traceback."""
+    try:
+        yield
+    except (click.ClickException, click.exceptions.Exit, click.Abort):
+        raise
+    except Exception as error:
+        described = f"{type(error).__name__}: {error}"
+        if not is_for_user(described, "".join(traceback.format_tb(error.__traceback__))):
+            raise
+        raise click.ClickException(str(error)) from None

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from harness.errors import user_errors
 from harness.reproduce import items
 from harness.reproduce.sources import EVIDENCE
 
@@ -81,10 +82,7 @@ def ablate(evidence: str, workers: int, steps: int, out: Path, as_json: bool) ->
 def _reproduce(
     chosen: Sequence[items.Item], evidence: str, workers: int, steps: int, out: Path, as_json: bool
 ) -> None:
-    # The group that these commands hang on imports this module.
-    from harness.cli import _user_errors
-
-    with _user_errors():
+    with user_errors():
         from harness.launch import LaunchError
         from harness.reproduce.report import reproduce as run
         from harness.reproduce.sources import open_source

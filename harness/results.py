@@ -118,8 +118,8 @@ def save(
     """Append one launch's rows to `results.jsonl` and its raw steps to `steps-<run id>.jsonl`."""
     folder.mkdir(parents=True, exist_ok=True)
     results, steps = folder / RESULTS_FILE, folder / f"steps-{run.run_id}.jsonl"
-    _append(steps, _raw_steps(reports))
-    _append(results, (asdict(row) for method in methods for row in rows(run, method)))
+    append(steps, _raw_steps(reports))
+    append(results, (asdict(row) for method in methods for row in rows(run, method)))
     return results, steps
 
 
@@ -139,7 +139,7 @@ def _raw_steps(reports: Sequence[WorkerReport]) -> Iterator[dict[str, Any]]:
             }
 
 
-def _append(path: Path, entries: Iterable[dict[str, Any]]) -> None:
+def append(path: Path, entries: Iterable[dict[str, Any]]) -> None:
     """Add a line an entry, on disk before this returns."""
     with path.open("a+b") as file:
         # A line that a crash cut short must not swallow the next one.

@@ -80,7 +80,7 @@ def _measured(cluster: Profile, report: MethodReport) -> Measured:
         lookup_ms=exposed[0],
         comm_ms=exposed[1],
         dense_ms=exposed[2],
-        other_ms=max(0.0, step_ms - sum(exposed)),
+        other_ms=step_ms - sum(exposed),
         total_comm_ms=report.total_comm_ms,
         modelled_step_ms=modelled_ms,
         modelled_dense_ms=cluster.dense_ms,

@@ -13,7 +13,7 @@ from harness.machine import commit, fingerprint, versions
 from harness.reproduce.cells import Cell
 from harness.reproduce.measured import Measurements, Source
 from harness.reproduce.metrics import unit_of
-from harness.results import _append as append
+from harness.results import append
 
 ROWS_FILE = "reproduce.jsonl"
 
