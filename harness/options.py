@@ -123,10 +123,10 @@ def _one_of(*choices: str) -> Callable[[str, str], str]:
 
 
 METHOD_HELP = {
-    "replicas": "groups of workers that hold every table once (2d-sp)",
+    "replicas": "groups of workers that hold every table once (2d-sp, nestpipe-2d)",
     "micro_batches": "micro-batches a window: a number, sizes such as 1,2,2,1, or auto (fwp, nestpipe)",
     "clustering": "how samples are sorted into micro-batches: key-centric or none (methods on the engine)",
-    "sync_every": "steps from one averaging of the replicas to the next (2d-sp)",
+    "sync_every": "steps from one averaging of the replicas to the next (2d-sp, nestpipe-2d)",
 }
 METHOD_KEYS: dict[str, Callable[[str, str], Any]] = {
     "replicas": _positive_int,

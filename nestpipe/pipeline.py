@@ -25,7 +25,7 @@ from nestpipe.executor import Executor
 from nestpipe.layout import IdReader, build_layout, find_collections
 from nestpipe.loading import load_initial_rows
 from nestpipe.optim import SparseOptimizer
-from nestpipe.replicas import Replicas, insert_average
+from nestpipe.replicas import build_replicas
 from nestpipe.routing import Router
 from nestpipe.schedule import OpId, OpKind, Schedule
 from nestpipe.stages import Engine, StepState
@@ -95,11 +95,7 @@ class NestPipe:
         layout = build_layout(collections, comm.size)
         tables = [HostTable(space, sparse_optimizer, host_tier) for space in layout.spaces]
         load_initial_rows(tables, layout, collections, comm.rank)
-        self._replicas: Replicas | None = None
-        if transports.replicas is not None:
-            self._replicas = Replicas(tables, sparse_optimizer, transports.replicas, sync_every)
-            for table in tables:
-                self._replicas.broadcast(table.weight)
+        self._replicas = build_replicas(tables, sparse_optimizer, transports.replicas, sync_every)
         context = install(model, collections, layout)
         del collections
         model.to(self.device)
@@ -263,9 +259,7 @@ class NestPipe:
         schedule = states[step].schedule if step in states else self._window
         ops = schedule.ops(step, self._first_step)
         if self._replicas is not None and step >= self._first_step:
-            trained = self._engine.num_earlier_steps + step
-            was_due, is_due = self._replicas.is_due(trained), self._replicas.is_due(trained + 1)
-            ops = insert_average(ops, step, was_due=was_due, is_due=is_due)
+            ops = self._replicas.with_average(ops, step, self._engine.num_earlier_steps + step)
         for op in ops:
             if op.step not in states:
                 states[op.step] = StepState(op.step, self._window, self._stream)

@@ -37,8 +37,6 @@ class Replicas:
         transport: Transport,
         sync_every: int = 1,
     ) -> None:
-        if sync_every < 1:
-            raise ValueError(f"sync_every must be at least 1, got {sync_every}")
         self._tables = list(tables)
         self._transport = transport
         self._sync_every = sync_every
@@ -50,9 +48,16 @@ class Replicas:
         """Whether this rank belongs to rank 0's group, whose tables are the ones that are saved."""
         return self._transport.rank == 0
 
-    def is_due(self, num_steps: int) -> bool:
-        """Whether the replicas are averaged once `num_steps` steps have been trained."""
-        return num_steps % self._sync_every == 0
+    def with_average(self, ops: Sequence[Op], step: int, num_trained: int) -> tuple[Op, ...]:
+        """`ops`, issued at `step` after `num_trained` steps, with the averaging that ends it, if due.
+
+        What reads rows waits for the averaging that ended the step before, if that was due.
+        """
+        if num_trained % self._sync_every == 0:
+            before = OpId(OpKind.AVERAGE, step - 1)
+            reads = (OpKind.RETRIEVE, OpKind.EXCHANGE)
+            ops = [replace(op, after=(*op.after, before)) if op.kind in reads else op for op in ops]
+        return (*ops, _average(step)) if (num_trained + 1) % self._sync_every == 0 else tuple(ops)
 
     def broadcast(self, rows: torch.Tensor) -> None:
         """A collective: overwrite `rows` [n, width], contiguous, with those of rank 0's group."""
@@ -107,16 +112,24 @@ class Replicas:
                 wait(self._transport.all_reduce(touched.view(torch.uint8), dist.ReduceOp.MAX))
 
 
-def insert_average(ops: Sequence[Op], step: int, *, was_due: bool, is_due: bool) -> tuple[Op, ...]:
-    """The ops issued at `step` with the averaging that ends it, if due.
+def build_replicas(
+    tables: Sequence[HostTable],
+    sparse_optimizer: SparseOptimizer,
+    transport: Transport | None,
+    sync_every: int,
+) -> Replicas | None:
+    """A collective: replicas that start from the same rows; None without a `transport` to others.
 
-    What reads rows waits for the averaging of the step before, if that was due.
+    Raises ValueError for `sync_every` below 1.
     """
-    if was_due:
-        before = OpId(OpKind.AVERAGE, step - 1)
-        reads = (OpKind.RETRIEVE, OpKind.EXCHANGE)
-        ops = [replace(op, after=(*op.after, before)) if op.kind in reads else op for op in ops]
-    return (*ops, _average(step)) if is_due else tuple(ops)
+    if sync_every < 1:
+        raise ValueError(f"sync_every must be at least 1, got {sync_every}")
+    if transport is None:
+        return None
+    replicas = Replicas(tables, sparse_optimizer, transport, sync_every)
+    for table in tables:
+        replicas.broadcast(table.weight)
+    return replicas
 
 
 def describe(num_workers: int, replicas: int, sync_every: int) -> str:

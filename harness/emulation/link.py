@@ -31,6 +31,8 @@ class LinkCost:
 
 FREE = LinkCost()
 
+_MESH_KINDS = {"mesh_shard": "sharding", "mesh_replicate": "replica"}
+
 
 @dataclass(frozen=True)
 class Group:
@@ -45,23 +47,20 @@ class Group:
     def kind(self) -> str:
         """world, sharding, replica or other.
 
-        A TorchRec mesh says so itself, which matters where a replica group has the ranks of the world or
-        a sharding group is a single rank. Other groups go by their ranks: every G-th rank makes a
-        sharding group, G neighbours make a replica group.
+        A dimension of a TorchRec mesh says itself what it is. Other groups go by their ranks: neighbours
+        are replicas, and where R of them make up a node, every R-th rank is in one sharding group. A
+        group of all ranks is the world, whatever it is for: torch makes no other group for such a mesh.
         """
         size = len(self.ranks)
-        if self.description == "mesh_replicate":
-            return "replica"
         if size == self.world_size:
             return "world"
-        if self.description == "mesh_shard":
-            return "sharding"
-        if size < 2 or self.world_size % size:
-            return "other"
+        if self.description in _MESH_KINDS:
+            return _MESH_KINDS[self.description]
         steps = {later - earlier for earlier, later in pairwise(self.ranks)}
-        if steps == {1}:
-            return "replica"
-        return "sharding" if steps == {self.world_size // size} else "other"
+        if self.world_size % size or len(steps) != 1:
+            return "other"
+        step = steps.pop()
+        return "replica" if step == 1 else "sharding" if step * size == self.world_size else "other"
 
 
 Costs = Callable[[Group], LinkCost]

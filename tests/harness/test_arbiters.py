@@ -50,7 +50,7 @@ def test_rounding_is_confirmed_and_an_error_is_not(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # Updates large enough that the rounding of a gradient shows in the weights.
-    job = fake_job(*JUDGED, check=True, settings=Settings(training=Training(dense_lr=0.5)))
+    job = fake_job(*JUDGED, num_steps=2, check=True, settings=Settings(training=Training(dense_lr=0.5)))
     with pytest.raises(click.ClickException) as caught:
         compare(job, [2], tmp_path, as_json=True)
     output = capsys.readouterr().out

@@ -45,7 +45,7 @@ def test_torchrec_and_the_engine_side_by_side(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_methods_refusal_reaches_the_user(tmp_path: Path) -> None:
-    done = nestpipe(tmp_path, "2d-sp", "--workers", "3", "--set", "replicas=2", "--steps", "1")
+    done = nestpipe(tmp_path, "2d-sp", "--workers", "2", "--set", "replicas=3", "--steps", "1")
     assert done.returncode == 1
-    assert "3 workers cannot be split into replicas=2" in done.stderr
+    assert "2 workers cannot be split into replicas=3" in done.stderr
     assert "Traceback" not in done.stderr

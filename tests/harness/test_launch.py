@@ -43,10 +43,13 @@ def measured(losses: list[float], plan: Plan) -> list[float]:
 
 
 def own_workers() -> list[psutil.Process]:
-    """Children of this process, without the helpers that multiprocessing keeps."""
+    """Children of this process and of theirs, without the helpers that multiprocessing keeps."""
     keepers = ("resource_tracker", "forkserver")
-    children = psutil.Process().children(recursive=True)
-    return [child for child in children if not any(name in " ".join(child.cmdline()) for name in keepers)]
+    workers: list[psutil.Process] = []
+    for child in psutil.Process().children():
+        is_keeper = any(name in " ".join(child.cmdline()) for name in keepers)
+        workers += child.children(recursive=True) if is_keeper else [child, *child.children(recursive=True)]
+    return workers
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])

@@ -128,10 +128,12 @@ def test_impossible_costs_are_errors(arguments: dict[str, float], message: str) 
         ((0, 3), 4, "undefined", "other"),
         ((0, 1, 2), 4, "undefined", "other"),
         ((1,), 2, "undefined", "other"),
-        # TorchRec's mesh says what the ranks do not.
+        # TorchRec's mesh knows better, except of a dimension that is the whole world.
+        ((0, 1), 4, "mesh_shard", "sharding"),
+        ((0, 2), 4, "mesh_replicate", "replica"),
         ((1,), 2, "mesh_shard", "sharding"),
         ((0, 1), 2, "mesh_shard", "world"),
-        ((0, 1), 2, "mesh_replicate", "replica"),
+        ((0, 1), 2, "mesh_replicate", "world"),
         ((1,), 2, "mesh_replicate", "replica"),
     ],
 )
