@@ -19,12 +19,13 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.elastic.multiprocessing.errors import record
 
-from baselines.interface import Exactness, Method, Setup
+from baselines.interface import Exactness, Method, Runner, Setup
 from harness.allocator import keep_freed_memory
 from harness.arbiters import Arbitration, Dispute, Repetition, arbitrate, find_disputes, measured_references
 from harness.batches import NUM_SPARE_BATCHES, BatchSource
 from harness.emulation.cluster import Cluster, EmulatedRunner
 from harness.emulation.fabric import BACKEND, Fabric, register
+from harness.emulation.profiles import LOCAL
 from harness.exactness import Difference, compare_runners
 from harness.job import Job, plan_rounds
 from harness.options import Training
@@ -57,7 +58,7 @@ class MethodReport:
     loss: list[float]
     note: str
     promise: Exactness | None
-    difference: Difference | None
+    difference: Difference | None = None
     """Against the promise's method, on rank 0 of a checked run."""
     total_comm_ms: float = 0.0
     """Busy time of this worker's emulated link with rows and gradients, a step."""
@@ -144,39 +145,52 @@ def _compare(job: Job, device: torch.device, fabric: Fabric | None) -> WorkerRep
         for profile in job.clusters:
             if cluster is not None:
                 cluster.use(profile)
-            build = cluster.build if cluster is not None else Method.build
+            build = cluster.build if cluster is not None else _build
             contestants = {
                 name: Contestant(name, build(method, make_setup(dtype)), source.batches())
                 for name, method in methods.items()
             }
             run_rounds(list(contestants.values()), plan, progress.advance)
-            measured = _report_and_close(job, contestants, Repetition(methods, make_setup, source, plan))
-            reports += [replace(report, cluster=profile.name) for report in measured]
+            measured = [_method_report(contestants[name], methods[name].exactness) for name in job.methods]
+            measured = [replace(report, cluster=profile.name) for report in measured]
+            if cluster is not None:
+                # A check moves whole tables and may train again: no part of what is emulated.
+                cluster.use(LOCAL)
+            reports += _check_and_close(
+                job, measured, contestants, Repetition(methods, make_setup, source, plan)
+            )
     return WorkerReport(rank, workload.batch_size, plan.num_warmup_steps, source.held, tuple(reports))
 
 
-def _report_and_close(
-    job: Job, contestants: dict[str, Contestant], repetition: Repetition
-) -> tuple[MethodReport, ...]:
-    """What was measured and, in a checked run, how exact it is; a collective that empties `contestants`."""
+def _build(method: Method, setup: Setup) -> Runner:
+    return method.build(setup)
+
+
+def _check_and_close(
+    job: Job, reports: list[MethodReport], contestants: dict[str, Contestant], repetition: Repetition
+) -> list[MethodReport]:
+    """In a checked run the reports with how exact each method is; a collective that empties `contestants`."""
     runners = {name: contestant.runner for name, contestant in contestants.items()}
-    promises = {name: repetition.methods[name].exactness for name in job.methods}
     differences: dict[str, Difference] = {}
     disputes: list[Dispute] = []
     if job.check_exactness:
-        promised = {name: promise for name, promise in promises.items() if promise is not None}
+        promised = {report.method: report.promise for report in reports if report.promise is not None}
         differences = compare_runners(runners, promised, dist.get_rank())
         disputes = find_disputes(differences, repetition.methods, job.settings.training.dtype)
     references = measured_references(disputes, runners)
-    reports = [
-        _method_report(contestants[name], promises[name], differences.get(name)) for name in job.methods
-    ]
     contestants.clear()
     while runners:
         # Out of the dict as well, so that its memory is free for the trainings of the arbiters.
         runners.popitem()[1].close()
     arbitrations = arbitrate(disputes, references, repetition, job.seed)
-    return tuple(replace(report, arbitration=arbitrations.get(report.method)) for report in reports)
+    return [
+        replace(
+            report,
+            difference=differences.get(report.method),
+            arbitration=arbitrations.get(report.method),
+        )
+        for report in reports
+    ]
 
 
 def _setup(job: Job, workload: Workload, device: torch.device, dtype: str) -> Setup:
@@ -202,9 +216,7 @@ def _device(training: Training) -> torch.device:
     return device
 
 
-def _method_report(
-    contestant: Contestant, promise: Exactness | None, difference: Difference | None
-) -> MethodReport:
+def _method_report(contestant: Contestant, promise: Exactness | None) -> MethodReport:
     times, runner = contestant.times, contestant.runner
     return MethodReport(
         method=contestant.name,
@@ -217,7 +229,6 @@ def _method_report(
         total_comm_ms=runner.total_comm_ms() if isinstance(runner, EmulatedRunner) else 0.0,
         schedule=runner.schedule,
         promise=promise,
-        difference=difference,
     )
 
 

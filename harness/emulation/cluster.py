@@ -77,7 +77,17 @@ class Cluster:
         return link_cost(group, self._profile, row_bytes)
 
     def build(self, method: Method, setup: Setup) -> EmulatedRunner:
-        """A collective: the method under this cluster's costs."""
+        """A collective: the method under this cluster's costs.
+
+        Raises ValueError for TorchRec's 2D with groups of one: it sends nothing inside them, and torch
+        gives its replicas the world's group, so the fabric could not tell what to charge.
+        """
+        replicas = setup.options.get("replicas", 2)
+        if method.name == "2d-sp" and 1 < dist.get_world_size() <= replicas:
+            raise ValueError(
+                f"2d-sp on an emulated cluster needs groups of at least two real workers; {replicas} replicas "
+                f"take {2 * replicas} workers, not {dist.get_world_size()}"
+            )
         ModelledDevice(setup.model, self._device, self._num_samples)
         tier = EngineTier(self._host)
         inner = method.build(replace(setup, host_tier=tier))

@@ -49,6 +49,9 @@ class Fabric:
         self._link = Link()
         self._ledger = Ledger()
         self._groups: WeakSet[FabricGroup] = WeakSet()
+        # A DDP module that outlives its group would destroy gloo with the GIL held, and wait there for a
+        # gloo thread that may be waiting for the GIL. So gloo outlives them all.
+        self._gloos: list[Any] = []
 
     def set_costs(self, costs: Costs) -> None:
         """What collectives cost that are issued from now on; those under way keep their cost."""
@@ -85,6 +88,7 @@ class Fabric:
         gloo._set_sequence_number_for_group()
         group = FabricGroup(gloo, board, ranks, world_size, self._link, self._ledger, self._cost_of)
         self._groups.add(group)
+        self._gloos.append(gloo)
         return group
 
     def _cost_of(self, group: Group) -> LinkCost:

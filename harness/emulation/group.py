@@ -193,7 +193,7 @@ class FabricGroup(_Base):
         self._futures.complete(work, future)
 
     def shutdown(self) -> None:
-        """Called by `destroy_process_group`; gloo's connections go with the last reference to the group."""
+        """End the group's thread; `destroy_process_group` calls this. Gloo's connections stay open."""
         self.stop_thread(timeout_s=1.0)
         super().shutdown()
 

@@ -100,7 +100,7 @@ def _plain(rank: int, num_workers: int, methods: Sequence[str], num_steps: int) 
     return results
 
 
-METHODS = ("torchrec", "torchrec-sparse-dist", "2d-sp", "uniemb", "sync", "dbp", "nestpipe")
+METHODS = ("torchrec", "torchrec-sparse-dist", "uniemb", "sync", "dbp", "nestpipe")
 
 
 def test_pacing_changes_no_loss() -> None:
@@ -229,6 +229,11 @@ def test_profiles_hold_the_papers_ratios() -> None:
         profile = profiles.get(f"paper-npu-{workers}")
         modelled = profile.lookup_ms + profile.comm_ms + profile.dense_ms
         assert modelled / profile.dense_ms == pytest.approx(step_ms / profiles.PAPER_DENSE_MS)
+
+
+def test_2d_in_groups_of_one_is_refused() -> None:
+    with pytest.raises(ValueError, match="needs groups of at least two real workers"):
+        run_workers(_step, 2, ("2d-sp",), QUICK, 1)
 
 
 @pytest.mark.slow

@@ -194,7 +194,7 @@ def _gradients(rank: int, num_workers: int, backend: str) -> list[torch.Tensor]:
         return LinkCost(1e4, 0.5)
 
     with fabric(costs) if backend == BACKEND else nullcontext():
-        torch.manual_seed(3)
+        torch.manual_seed(3)  # the replica outlives its group, which must not hang
         model = nn.Sequential(nn.Linear(63, 40), nn.SiLU(), nn.Linear(40, 5))
         # Small buckets: several futures under way at once.
         replica = nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.005)
@@ -286,7 +286,7 @@ def _gone(rank: int, num_workers: int, with_future: bool) -> str:
         group = dist.new_group(group_desc="rows")
         if rank == 1:
             dist.destroy_process_group(group)
-            del group
+            del group, made._gloos[-1]
             gc.collect()
             store.wait(["seen"])
             return ""
