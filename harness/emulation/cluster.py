@@ -85,8 +85,8 @@ class Cluster:
         replicas = setup.options.get("replicas", 2)
         if method.name == "2d-sp" and 1 < dist.get_world_size() <= replicas:
             raise ValueError(
-                f"2d-sp on an emulated cluster needs groups of at least two real workers; {replicas} replicas "
-                f"take {2 * replicas} workers, not {dist.get_world_size()}"
+                f"2d-sp on an emulated cluster needs groups of at least two real workers; {replicas} "
+                f"replicas take {2 * replicas} workers, not {dist.get_world_size()}"
             )
         ModelledDevice(setup.model, self._device, self._num_samples)
         tier = EngineTier(self._host)
