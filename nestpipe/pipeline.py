@@ -28,7 +28,8 @@ from nestpipe.optim import SparseOptimizer
 from nestpipe.replicas import build_replicas
 from nestpipe.routing import Router
 from nestpipe.schedule import OpId, OpKind, Schedule
-from nestpipe.stages import Engine, StepState
+from nestpipe.stages import Engine
+from nestpipe.step_state import StepState
 from nestpipe.stream import BatchStream
 from nestpipe.table import HostTable, HostTier
 from nestpipe.trace import Tracer
@@ -84,6 +85,8 @@ class NestPipe:
         tracer: Tracer | None = None,
         host_tier: HostTier | None = None,
     ) -> None:
+        if isinstance(clustering, str) and clustering != "key-centric":
+            raise ValueError(f'clustering must be "key-centric", None or a function, got {clustering!r}')
         self.model = model
         self.schedule = schedule or schedules.nestpipe()
         self.device = torch.device(device)

@@ -16,46 +16,17 @@ from nestpipe.batching import MicroBatch, Select, move_batch, split_batch
 from nestpipe.buffers import RowBuffer, shared_positions
 from nestpipe.dense import FlatGradients
 from nestpipe.embedding import Lookup, LookupContext
-from nestpipe.exchange import RowExchange, RowTransfer
+from nestpipe.exchange import RowExchange
 from nestpipe.executor import Handler
 from nestpipe.lanes import Pending
 from nestpipe.layout import IdReader
 from nestpipe.optim import SparseOptimizer
 from nestpipe.replicas import Replicas
-from nestpipe.routing import Flag, MicroBatchRoute, Router, SpaceRoute
-from nestpipe.schedule import Op, OpKind, Schedule
-from nestpipe.stream import BatchStream
+from nestpipe.routing import Flag, Router
+from nestpipe.schedule import Op, OpKind
+from nestpipe.step_state import StepState
 from nestpipe.table import HostTable
 from nestpipe.transport import Transports, wait
-
-
-@dataclass
-class StepState:
-    """One batch on its way through the pipeline."""
-
-    step: int
-    schedule: Schedule
-    stream: BatchStream
-    batch: Any | None = None
-    error: BaseException | None = None
-    """Why this step cannot run, on every rank once any has a reason; earlier steps still finish."""
-    micro_batches: list[MicroBatch] = field(default_factory=list)
-    order: torch.Tensor | None = None
-    counts: list[list[list[int]]] = field(default_factory=list)
-    """Ids of each slot, by micro-batch and row space."""
-    alive: bool = False
-    """Every rank has a batch for this step; known after route."""
-    routes: list[SpaceRoute] = field(default_factory=list)
-    buffers: list[RowBuffer] = field(default_factory=list)
-    shared: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
-    received: dict[int, list[RowTransfer]] = field(default_factory=dict)
-    row_gradients: dict[int, list[torch.Tensor]] = field(default_factory=dict)
-    losses: list[torch.Tensor] = field(default_factory=list)
-    outputs: list[Any] = field(default_factory=list)
-
-    def routes_of(self, micro_batch: int) -> list[MicroBatchRoute]:
-        """One micro-batch's route in every row space."""
-        return [space.micro_batches[micro_batch] for space in self.routes]
 
 
 @dataclass
