@@ -100,12 +100,13 @@ class Op:
 
     def shifted(self, by: int) -> Op:
         """The same op `by` steps later, its dependencies and buffers with it."""
+        # Built field by field: this runs for every op of every step, on the caller's thread.
         return Op(
-            id=self.id._replace(step=self.step + by),
-            lane=self.lane,
-            after=tuple(ref._replace(step=ref.step + by) for ref in self.after),
-            reads=tuple(buffer._replace(step=buffer.step + by) for buffer in self.reads),
-            writes=tuple(buffer._replace(step=buffer.step + by) for buffer in self.writes),
+            OpId(self.id.kind, self.id.step + by, self.id.micro_batch),
+            self.lane,
+            tuple([OpId(kind, step + by, m) for kind, step, m in self.after]),
+            tuple([Buffer(name, step + by, m) for name, step, m in self.reads]),
+            tuple([Buffer(name, step + by, m) for name, step, m in self.writes]),
         )
 
 
@@ -165,27 +166,43 @@ def synchronous() -> Schedule:
     table, dense = Buffer("table"), Buffer("dense")
     source, host_batch, batch = Buffer("source"), Buffer("host_batch"), Buffer("batch")
     keys, rows, row_gradients = Buffer("keys"), Buffer("rows"), Buffer("row_gradients")
-    received, gradients = Buffer("received", 0, 0), Buffer("gradients", 0, 0)
+    sent, received = Buffer("sent", 0, 0), Buffer("received", 0, 0)
+    gradients, returned = Buffer("gradients", 0, 0), Buffer("returned", 0, 0)
+    dense_gradients, next_dense_gradients = Buffer("dense_gradients"), Buffer("dense_gradients", 1)
     prefetch, h2d, route = OpId(OpKind.PREFETCH, 0), OpId(OpKind.H2D, 0), OpId(OpKind.ROUTE, 0)
     retrieve, exchange = OpId(OpKind.RETRIEVE, 0), OpId(OpKind.EXCHANGE, 0, 0)
     compute, reduce = OpId(OpKind.COMPUTE, 0, 0), OpId(OpKind.REDUCE, 0, 0)
     allreduce, update = OpId(OpKind.ALLREDUCE, 0), OpId(OpKind.UPDATE, 0)
-    written_before = OpId(OpKind.WRITE_BACK, -1)
+    updated_before, written_before = OpId(OpKind.UPDATE, -1), OpId(OpKind.WRITE_BACK, -1)
     steady = (
-        _op(OpKind.PREFETCH, None, [written_before], [source], [host_batch]),
+        _op(OpKind.PREFETCH, None, [written_before], [source], [host_batch, source]),
         _op(OpKind.H2D, None, [prefetch], [host_batch], [batch]),
         _op(OpKind.ROUTE, None, [h2d], [batch], [keys]),
-        _op(OpKind.RETRIEVE, None, [route, written_before], [table, keys], [rows]),
-        _op(OpKind.EXCHANGE, 0, [retrieve], [rows, keys], [received]),
-        _op(OpKind.COMPUTE, 0, [exchange, OpId(OpKind.UPDATE, -1)], [batch, received, dense], [gradients]),
-        _op(OpKind.REDUCE, 0, [compute], [gradients, keys], [row_gradients]),
-        _op(OpKind.ALLREDUCE, None, [compute], [gradients], [Buffer("dense_gradients")]),
+        # Zeroes the room for gradients, and finds the keys that the batch before has as well.
+        _op(
+            OpKind.RETRIEVE,
+            None,
+            [route, written_before],
+            [table, keys, Buffer("keys", -1)],
+            [rows, row_gradients],
+        ),
+        _op(OpKind.EXCHANGE, 0, [retrieve], [rows, keys], [sent, received]),
+        _op(
+            OpKind.COMPUTE,
+            0,
+            [exchange, updated_before],
+            [batch, keys, received, dense],
+            [gradients, dense_gradients],
+        ),
+        _op(OpKind.REDUCE, 0, [compute], [gradients, keys], [returned, row_gradients]),
+        _op(OpKind.ALLREDUCE, None, [compute], [dense_gradients], [dense_gradients]),
+        # Leaves zeros for the next step's dense gradients.
         _op(
             OpKind.UPDATE,
             None,
             [compute, reduce, allreduce],
-            [row_gradients, Buffer("dense_gradients"), rows],
-            [rows, dense],
+            [row_gradients, dense_gradients, rows, dense],
+            [rows, dense, next_dense_gradients],
         ),
         _op(OpKind.WRITE_BACK, None, [update], [rows, keys], [table]),
     )
@@ -217,9 +234,7 @@ def overlap_batches(schedule: Schedule, fresh: bool = True) -> Schedule:
         elif op.kind is OpKind.EXCHANGE and fresh:
             op = replace(op, after=(OpId(OpKind.SYNC, 0), *op.after))
         elif op.kind is OpKind.UPDATE and not fresh:
-            op = replace(
-                op, reads=(Buffer("dense_gradients"),), writes=tuple(b for b in op.writes if b.name != "rows")
-            )
+            op = replace(op, reads=_without_rows(op.reads), writes=_without_rows(op.writes))
         elif op.kind is OpKind.WRITE_BACK and not fresh:
             table = Buffer("table")
             # Exactly one step stale, not sometimes: the next batch reads before this update lands.
@@ -227,7 +242,7 @@ def overlap_batches(schedule: Schedule, fresh: bool = True) -> Schedule:
                 op,
                 after=(*op.after, OpId(OpKind.RETRIEVE, 1)),
                 reads=(Buffer("row_gradients"), Buffer("keys"), table),
-                writes=(table,),
+                writes=(table, Buffer("rows")),  # where the current rows are changed
             )
         if op.kind is OpKind.WRITE_BACK and fresh:
             ops.append(_sync())
@@ -235,6 +250,10 @@ def overlap_batches(schedule: Schedule, fresh: bool = True) -> Schedule:
     steady = tuple(op.shifted(_STAGE_LEAD.get(op.kind, 0)) for op in ops)
     name = {True: "dbp", False: "uniemb"}[fresh] if schedule.name == "sync" else f"{schedule.name}+dbp"
     return replace(schedule, name=name, steady=steady, fresh=fresh, num_row_buffers=2)
+
+
+def _without_rows(buffers: Iterable[Buffer]) -> tuple[Buffer, ...]:
+    return tuple(buffer for buffer in buffers if buffer.name not in ("rows", "row_gradients"))
 
 
 def _sync() -> Op:
