@@ -190,7 +190,7 @@ def install(model: nn.Module, collections: dict[str, Collection], layout: Layout
         else:
             replacements[id(collection)] = RowsOfEmbeddingCollection(name, layout, context, collection)
     for module in list(model.modules()):
-        for child_name, child in list(module.named_children()):
+        for child_name, child in list(module._modules.items()):  # named_children names a shared one once
             if id(child) in replacements:
                 setattr(module, child_name, replacements[id(child)])
     return context
