@@ -25,25 +25,28 @@ LARGE_REMAINDER = 0.02
 
 
 def reproduce(items: Sequence[Item], source: Source, folder: Path, *, as_json: bool = False) -> list[Cell]:
-    """Measure what the items need, then print, keep and draw each; returns all cells."""
+    """Item by item: measure what it still needs, keep, draw and print it; returns all cells.
+
+    A launch that fails costs the items from its own on; those before are kept.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     references = {item.name: paper.load(item.name) for item in items}
-    runs = list(dict.fromkeys(run for item in items for run in item.runs))
     reproduction = new_reproduction(source)
-    measurements = source.measure(runs)
-    missing = set(runs) - set(measurements)
-    assert not missing, f"the source did not measure {missing}"
-    by_item = {
-        item.name: make_cells(item, measurements, references[item.name], source.evidence) for item in items
-    }
-    cells = [cell for own in by_item.values() for cell in own]
-    saved = save(folder, reproduction, cells, measurements)
+    measurements: dict[Run, Measured] = {}
+    cells: list[Cell] = []
     for item in items:
+        needed = [run for run in dict.fromkeys(item.runs) if run not in measurements]
+        measured = source.measure(needed) if needed else {}
+        assert set(measured) >= set(needed), f"the source did not measure {set(needed) - set(measured)}"
+        measurements |= measured
+        own = make_cells(item, measurements, references[item.name], source.evidence)
+        saved = save(folder, reproduction, own, measured)
         title = f"{item.title} ({source.evidence}, {reproduction.date})"
-        drawn = save_figure(item, by_item[item.name], title, folder)
+        drawn = save_figure(item, own, title, folder)
         remarks = [*references[item.name].notes, *item.notes, *doubts(item, measurements)]
         remarks.append(f"drawn: {', '.join(map(str, drawn))}")
-        print_item(f"{item.name}: {title}", by_item[item.name], remarks)
+        print_item(f"{item.name}: {title}", own, remarks)
+        cells += own
     click.echo(f"milliseconds are scaled to the paper's dense time, {PAPER_DENSE_MS} ms")
     click.echo(f"saved: {', '.join(map(str, saved))}")
     if as_json:
