@@ -29,6 +29,7 @@ class EngineRunner(Runner):
         self.grouping = ""
         """How the workers are grouped, where the method does that."""
         self._tracer = Tracer()
+        self._kept_events = setup.events
         self._pipeline = NestPipe(
             setup.model,
             sparse_optimizer=setup.sparse_optimizer,
@@ -40,6 +41,7 @@ class EngineRunner(Runner):
             clustering=None if setup.options.get("clustering") == "none" else "key-centric",
             host_tier=setup.host_tier,
             tracer=self._tracer,
+            freshness=setup.freshness,
         )
         self._began: float | None = None
 
@@ -61,7 +63,10 @@ class EngineRunner(Runner):
 
     def step_times(self) -> list[StepTimes]:
         """Exposed times off the critical path of each step since the last call."""
-        steps = breakdown(self._tracer.take(), self._began)
+        events = self._tracer.take()
+        if self._kept_events is not None:
+            self._kept_events += events
+        steps = breakdown(events, self._began)
         self._began = None
         return [
             StepTimes(

@@ -10,9 +10,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from nestpipe.freshness import FreshnessMeter
 from nestpipe.optim import SparseOptimizer
 from nestpipe.schedule import Schedule
 from nestpipe.table import HostTier
+from nestpipe.trace import OpEvent
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,10 @@ class Setup:
     """Told of every access to host rows by methods on the engine; an emulated cluster charges there."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the method that the user gave, for example `replicas` or `micro_batches`."""
+    events: list[OpEvent] | None = None
+    """Where given, methods on the engine leave every op's event here as its step's times are read."""
+    freshness: FreshnessMeter | None = None
+    """Where given, methods on the engine count in it how stale the rows are that they read."""
 
 
 @dataclass(frozen=True)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
 from harness.errors import user_errors
+from harness.map_command import advantage_map
 from harness.options import parse_worker_counts
 from harness.reproduce_command import ablate, reproduce
+from harness.schedule_command import schedule
+from harness.simulate_command import simulate
+from harness.verify_command import verify
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -35,7 +40,15 @@ def _parsed(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Param
 
 
 @main.command()
-@click.argument("methods", metavar="METHOD...", nargs=-1, required=True)
+@click.argument("methods", metavar="METHOD...", nargs=-1)
+@click.option(
+    "--schedule",
+    "schedule_files",
+    metavar="FILE[:FUNCTION]",
+    multiple=True,
+    help="A schedule of your own, a Python file with a function that returns it; joins the METHODs under "
+    "the file's name.",
+)
 @click.option("--workload", default="synthetic", show_default=True, help="Where the batches come from.")
 @click.option(
     "--workers",
@@ -70,9 +83,12 @@ def _parsed(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Param
 )
 @click.option(
     "--check",
-    type=click.Choice(["exact"]),
-    help="Compare each method's parameters with those of the method it promises to equal; where a model "
-    "amplifies rounding beyond that, train again in float64, or from weights moved by one ulp, to decide.",
+    "checks",
+    type=click.Choice(["exact", "freshness"]),
+    multiple=True,
+    help="exact: compare each method's parameters with those of the method it promises to equal; where a "
+    "model amplifies rounding beyond that, train again in float64, or from weights moved by one ulp, to "
+    "decide. freshness: count how stale the rows are that methods on the engine read.",
 )
 @click.option(
     "--out",
@@ -93,9 +109,15 @@ def _parsed(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Param
     show_default=True,
     help="Seconds that a worker waits for its peers.",
 )
+@click.option(
+    "--trace",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File (.jsonl) for every op of methods on the engine, which `nestpipe simulate --cost` reads.",
+)
 @click.option("--json", "as_json", is_flag=True, help="End with one line of JSON on stdout.")
 def run(
     methods: tuple[str, ...],
+    schedule_files: tuple[str, ...],
     workload: str,
     workers: tuple[int, ...],
     steps: int,
@@ -103,10 +125,11 @@ def run(
     seed: int,
     pairs: tuple[str, ...],
     cluster: str,
-    check: str | None,
+    checks: tuple[str, ...],
     out: Path,
     cache: Path | None,
     timeout: float,
+    trace: Path | None,
     as_json: bool,
 ) -> None:
     """Measure METHODs side by side on equal batches, from equal weights.
@@ -118,15 +141,18 @@ def run(
         nestpipe run torchrec nestpipe --workers 1,2 --check exact
         nestpipe run torchrec 2d-sp --workers 4 --set replicas=2 --set batch_size=256
         nestpipe run torchrec nestpipe --workers 4 --cluster paper-npu-1536 --set preset=paper-ratio
+        nestpipe run sync --schedule my_schedule.py --check exact --check freshness
     """
     with user_errors():
         from harness.catalog import check_methods, workload_keys
         from harness.emulation import profiles
         from harness.job import Job
         from harness.options import parse_settings
+        from harness.schedule_method import check_schedules, find_method
         from workloads.cache import default_cache_dir
 
         check_methods(methods)
+        from_files = check_schedules(schedule_files, methods)
         cluster_keys = profiles.field_names() if profiles.get(cluster).is_modelled else []
         settings = parse_settings(pairs, workload_keys(workload), cluster_keys)
         profile = profiles.get(cluster, settings.cluster)
@@ -134,7 +160,7 @@ def run(
             for num_workers in workers:
                 profile.processes_stand_for(num_workers)
         job = Job(
-            methods=methods,
+            methods=(*methods, *from_files),
             workload=workload,
             num_steps=steps,
             num_warmup_steps=warmup,
@@ -142,12 +168,15 @@ def run(
             cache_dir=cache or default_cache_dir(),
             settings=settings,
             clusters=(profile,),
-            check_exactness=check == "exact",
+            check_exactness="exact" in checks,
+            check_freshness="freshness" in checks,
+            find_method=partial(find_method, from_files),
             timeout_s=timeout,
+            keep_trace=trace is not None,
         )
         from harness.compare import compare
 
-        compare(job, workers, out, as_json=as_json)
+        compare(job, workers, out, as_json=as_json, trace=trace)
 
 
 @main.command(name="list")
@@ -197,3 +226,7 @@ def fetch(name: str, cache: Path | None) -> None:
 
 main.add_command(reproduce)
 main.add_command(ablate)
+main.add_command(simulate)
+main.add_command(schedule)
+main.add_command(advantage_map)
+main.add_command(verify)

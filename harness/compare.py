@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,8 +14,10 @@ from harness import results
 from harness.job import Job
 from harness.launch import LaunchError, launch
 from harness.machine import num_cores
+from harness.op_trace import TracedOp, traced, write_trace
 from harness.summary import FAILED, MethodRun, Verdict, summarise
 from harness.tables import exactness, print_comparison
+from harness.worker import WorkerReport
 
 FEW_STEPS = 10
 
@@ -29,8 +31,20 @@ class Outcome:
     error: LaunchError | None = None
 
 
-def compare(job: Job, worker_counts: Sequence[int], folder: Path, *, as_json: bool = False) -> None:
-    """Measure, save and print; a ClickException at the end where a worker died or a check failed."""
+def compare(
+    job: Job,
+    worker_counts: Sequence[int],
+    folder: Path,
+    *,
+    as_json: bool = False,
+    trace: Path | None = None,
+) -> None:
+    """Measure, save and print; a ClickException at the end where a worker died or a check failed.
+
+    The ops of a traced run go into the file `trace`, which is written anew.
+    """
+    if trace is not None:
+        trace.write_text("")
     if job.settings.training.device == "cuda" and not torch.cuda.is_available():
         raise ValueError("device=cuda needs an accelerator and torch's CUDA build: use device=cpu")
     folder.mkdir(parents=True, exist_ok=True)
@@ -39,7 +53,7 @@ def compare(job: Job, worker_counts: Sequence[int], folder: Path, *, as_json: bo
         # workers find a data set that is converted already.
         job.open_workload(num_workers)
     job.built_methods()
-    outcome = _measure(job, worker_counts, folder)
+    outcome = _measure(job, worker_counts, folder, trace)
     if outcome.runs:
         print_comparison(outcome.runs, _title(job), outcome.remarks)
     if as_json:
@@ -47,7 +61,7 @@ def compare(job: Job, worker_counts: Sequence[int], folder: Path, *, as_json: bo
     _raise_failure(outcome)
 
 
-def _measure(job: Job, worker_counts: Sequence[int], folder: Path) -> Outcome:
+def _measure(job: Job, worker_counts: Sequence[int], folder: Path, trace: Path | None) -> Outcome:
     run = results.new_run(job)
     outcome = Outcome([], [])
     if job.num_steps < FEW_STEPS:
@@ -66,12 +80,26 @@ def _measure(job: Job, worker_counts: Sequence[int], folder: Path) -> Outcome:
             outcome.remarks.append(
                 f"{num_workers} workers shared {num_cores()} cores: no measure of {num_workers} machines"
             )
+        if trace is not None:
+            write_trace(trace, _traced(reports))
         methods = summarise(reports, checked=job.check_exactness)
         saved = results.save(folder, run, methods, reports)
         outcome.runs += methods
     if outcome.runs:
         outcome.remarks.append(f"saved: {saved[0]}, {saved[1]}")
     return outcome
+
+
+def _traced(reports: Sequence[WorkerReport]) -> Iterator[TracedOp]:
+    for report in reports:
+        for method in report.methods:
+            yield from traced(
+                method.events,
+                method=method.method,
+                workers=len(reports),
+                rank=report.rank,
+                batch_size=report.batch_size,
+            )
 
 
 def _title(job: Job) -> str:

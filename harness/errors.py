@@ -19,6 +19,7 @@ _FOR_USER = (
     "NotADirectoryError",
     "OSError",
     "PermissionError",
+    "ScheduleError",
 )
 
 

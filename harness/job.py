@@ -35,6 +35,9 @@ class Job:
     cache_dir: Path
     settings: Settings = field(default_factory=Settings)
     check_exactness: bool = False
+    check_freshness: bool = False
+    keep_trace: bool = False
+    """Send back the events of every op in the measured steps."""
     timeout_s: float = 120.0
     clusters: tuple[Profile, ...] = (LOCAL,)
     """Emulated clusters to measure on, one after the other; LOCAL models nothing."""

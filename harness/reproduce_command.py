@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +23,21 @@ def _shared_options(command: Command) -> Command:
             type=click.Choice(EVIDENCE),
             default=EVIDENCE[0],
             show_default=True,
-            help="Where step times come from: real processes with modelled durations.",
+            help="Where step times come from: real processes with modelled durations, or the simulator.",
         ),
         click.option(
             "--workers",
             type=click.IntRange(min=1),
             default=4,
             show_default=True,
-            help="Real processes that stand for the cluster.",
+            help="Real processes that stand for the cluster (emulated).",
         ),
         click.option(
-            "--steps", type=click.IntRange(min=1), default=20, show_default=True, help="Measured steps."
+            "--steps",
+            type=click.IntRange(min=1),
+            default=20,
+            show_default=True,
+            help="Measured steps (emulated).",
         ),
         click.option(
             "--out",
@@ -63,6 +68,7 @@ def reproduce(item: str, evidence: str, workers: int, steps: int, out: Path, as_
     Examples:
         nestpipe reproduce table2
         nestpipe reproduce all --evidence emulated --json
+        nestpipe reproduce all --evidence simulated
     """
     _reproduce(items.get(item), evidence, workers, steps, out, as_json)
 
@@ -82,14 +88,22 @@ def ablate(evidence: str, workers: int, steps: int, out: Path, as_json: bool) ->
 def _reproduce(
     chosen: Sequence[items.Item], evidence: str, workers: int, steps: int, out: Path, as_json: bool
 ) -> None:
-    with user_errors():
-        from harness.launch import LaunchError
+    # What starts workers imports torch, which a simulation does without.
+    with user_errors(), _launch_errors() if evidence == "emulated" else nullcontext():
         from harness.reproduce.report import reproduce as run
         from harness.reproduce.sources import open_source
 
-        try:
-            run(chosen, open_source(evidence, num_workers=workers, steps=steps), out, as_json=as_json)
-        except LaunchError as error:
-            if error.traceback:
-                click.echo(error.traceback.rstrip(), err=True)
-            raise click.ClickException(str(error)) from None
+        run(chosen, open_source(evidence, num_workers=workers, steps=steps), out, as_json=as_json)
+
+
+@contextmanager
+def _launch_errors() -> Iterator[None]:
+    """Turn a failed launch into `Error: ...`, below the worker's own traceback."""
+    from harness.launch import LaunchError
+
+    try:
+        yield
+    except LaunchError as error:
+        if error.traceback:
+            click.echo(error.traceback.rstrip(), err=True)
+        raise click.ClickException(str(error)) from None

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from harness.freshness import Freshness, add_up
+
 if TYPE_CHECKING:
     from harness.worker import MethodReport, WorkerReport
 
@@ -69,6 +71,8 @@ class MethodRun:
     """Mean over the workers, one a measured step."""
     verdict: Verdict
     notes: tuple[str, ...] = ()
+    freshness: Freshness | None = None
+    """How stale the rows were that it read, where that was counted."""
 
     def as_json(self) -> dict[str, Any]:
         """The documented form of `--json`; every number finite, or null."""
@@ -88,6 +92,7 @@ class MethodRun:
                 "max_difference": self.verdict.max_difference,
                 "arbiter": None if arbiter is None else vars(arbiter).copy(),
             },
+            "freshness": None if self.freshness is None else self.freshness.as_json(),
         }
 
 
@@ -113,6 +118,7 @@ def _summarise(reports: Sequence[WorkerReport], index: int, checked: bool) -> Me
     lookup_ms, comm_ms, dense_ms = (float(value) for value in np.median(parts, axis=1))
     batch_size = reports[0].batch_size
     loss = [float(value) for value in np.mean([worker.loss for worker in workers], axis=0)]
+    freshness = add_up([worker.rows_by_staleness for worker in workers], workers[0].schedule)
     return MethodRun(
         method=slowest.method,
         workers=len(reports),
@@ -125,7 +131,8 @@ def _summarise(reports: Sequence[WorkerReport], index: int, checked: bool) -> Me
         other_ms=float(np.median(np.array(slowest.step_ms) - parts.sum(axis=0))),
         loss=loss,
         verdict=_judge(workers[0], checked),
-        notes=_notes(workers[0], step_ms, loss),
+        notes=_notes(workers[0], step_ms, loss, freshness),
+        freshness=freshness,
     )
 
 
@@ -149,8 +156,12 @@ def _judge(report: MethodReport, checked: bool) -> Verdict:
     )
 
 
-def _notes(report: MethodReport, step_ms: Quantiles, loss: Sequence[float]) -> tuple[str, ...]:
+def _notes(
+    report: MethodReport, step_ms: Quantiles, loss: Sequence[float], freshness: Freshness | None
+) -> tuple[str, ...]:
     notes = [report.note] if report.note else []
+    if freshness is not None:
+        notes.append(freshness.note)
     if report.arbitration is not None:
         notes.append(report.arbitration.note)
     if step_ms.p90 - step_ms.p10 > WIDE_SPREAD * step_ms.p50:

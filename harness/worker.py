@@ -8,7 +8,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -31,8 +31,10 @@ from harness.job import Job, plan_rounds
 from harness.options import Training
 from harness.progress import StepProgress
 from harness.rounds import Contestant, run_rounds
+from nestpipe.freshness import FreshnessMeter
 from nestpipe.optim import SGD, Adagrad, Adam, RowWiseAdagrad, SparseOptimizer
 from nestpipe.schedule import Schedule
+from nestpipe.trace import OpEvent
 from workloads.interface import Workload
 
 STAND_BACK_S = 5.0
@@ -65,6 +67,16 @@ class MethodReport:
     schedule: Schedule | None = None
     """In force at the end, for a method on the engine."""
     cluster: str = "local"
+    events: tuple[OpEvent, ...] = ()
+    """Of the steps after the warm-up, for a method on the engine in a traced run."""
+    row_bytes: float = 0.0
+    """Of rows and row gradients on this worker's emulated link in a step."""
+    num_rows_read: float = 0.0
+    """Unique rows that this worker's emulated host tier reads in a step."""
+    num_rows_written: float = 0.0
+    """Likewise."""
+    rows_by_staleness: tuple[int, ...] | None = None
+    """Rows read on this worker that were 0, 1, 2, ... steps stale, of a method on the engine, if counted."""
     arbitration: Arbitration | None = None
     """On rank 0 of a checked run, where the difference exceeds the promise and rounding may be why."""
 
@@ -146,13 +158,32 @@ def _compare(job: Job, device: torch.device, fabric: Fabric | None) -> WorkerRep
             if cluster is not None:
                 cluster.use(profile)
             build = cluster.build if cluster is not None else _build
+            events: dict[str, list[OpEvent]] = {name: [] for name in methods} if job.keep_trace else {}
+            meters = {name: FreshnessMeter() for name in methods} if job.check_freshness else {}
             contestants = {
-                name: Contestant(name, build(method, make_setup(dtype)), source.batches())
+                name: Contestant(
+                    name,
+                    build(
+                        method,
+                        replace(make_setup(dtype), events=events.get(name), freshness=meters.get(name)),
+                    ),
+                    source.batches(),
+                )
                 for name, method in methods.items()
             }
             run_rounds(list(contestants.values()), plan, progress.advance)
             measured = [_method_report(contestants[name], methods[name].exactness) for name in job.methods]
-            measured = [replace(report, cluster=profile.name) for report in measured]
+            measured = [
+                replace(
+                    report,
+                    cluster=profile.name,
+                    rows_by_staleness=_rows_by_staleness(report, meters),
+                    events=tuple(
+                        e for e in events.get(report.method, ()) if e.op.step >= plan.num_warmup_steps
+                    ),
+                )
+                for report in measured
+            ]
             if cluster is not None:
                 # A check moves whole tables and may train again: no part of what is emulated.
                 cluster.use(LOCAL)
@@ -218,6 +249,8 @@ def _device(training: Training) -> torch.device:
 
 def _method_report(contestant: Contestant, promise: Exactness | None) -> MethodReport:
     times, runner = contestant.times, contestant.runner
+    emulated = runner if isinstance(runner, EmulatedRunner) else None
+    rows_read, rows_written = emulated.rows_a_step() if emulated else (0.0, 0.0)
     return MethodReport(
         method=contestant.name,
         step_ms=contestant.step_ms,
@@ -226,10 +259,19 @@ def _method_report(contestant: Contestant, promise: Exactness | None) -> MethodR
         dense_ms=[step.dense_ms for step in times],
         loss=[float(loss) for loss in contestant.losses],
         note=contestant.runner.note,
-        total_comm_ms=runner.total_comm_ms() if isinstance(runner, EmulatedRunner) else 0.0,
+        total_comm_ms=emulated.total_comm_ms() if emulated else 0.0,
+        row_bytes=emulated.row_bytes_a_step() if emulated else 0.0,
+        num_rows_read=rows_read,
+        num_rows_written=rows_written,
         schedule=runner.schedule,
         promise=promise,
     )
+
+
+def _rows_by_staleness(report: MethodReport, meters: Mapping[str, FreshnessMeter]) -> tuple[int, ...] | None:
+    if report.schedule is None or report.method not in meters:
+        return None
+    return tuple(meters[report.method].rows_by_staleness)
 
 
 def _lost_peer(error: BaseException | None) -> bool:

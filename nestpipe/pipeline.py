@@ -22,6 +22,7 @@ from nestpipe.dense import FlatGradients, broadcast_dense
 from nestpipe.embedding import install
 from nestpipe.exchange import RowExchange
 from nestpipe.executor import Executor
+from nestpipe.freshness import FreshnessMeter
 from nestpipe.layout import IdReader, build_layout, find_collections
 from nestpipe.loading import load_initial_rows
 from nestpipe.optim import SparseOptimizer
@@ -62,7 +63,8 @@ class NestPipe:
     `features(batch)` gives the KeyedJaggedTensor to look up (default `batch.sparse_features`) and
     `select(batch, samples)` a batch of the given samples; the default handles dataclasses, tuples and
     dicts of tensors and jagged tensors. `clustering` orders samples into micro-batches: "key-centric",
-    None, or a function of the features and the micro-batches' sizes. A `tracer` records every op.
+    None, or a function of the features and the micro-batches' sizes. A `tracer` records every op, and
+    `freshness` counts how stale the rows are that ops read.
 
     Construction, `progress`, `state_dict`, `load_state_dict` are collectives.
     """
@@ -83,6 +85,7 @@ class NestPipe:
         replicas: int = 1,
         sync_every: int = 1,
         tracer: Tracer | None = None,
+        freshness: FreshnessMeter | None = None,
         host_tier: HostTier | None = None,
     ) -> None:
         if isinstance(clustering, str) and clustering != "key-centric":
@@ -131,7 +134,9 @@ class NestPipe:
         self._checkpoint = Checkpoint(model, self.dense_optimizer, tables, layout, transports, self._replicas)
         self._chooser = WindowChooser(self.schedule, control) if self.schedule.auto else None
         self._window = self._chooser.schedule if self._chooser else self.schedule
-        self._executor = Executor(self._engine.handlers(), self.rank)
+        self._freshness = freshness
+        handlers = freshness.watch(self._engine) if freshness else self._engine.handlers()
+        self._executor = Executor(handlers, self.rank)
         if tracer is not None:
             self._executor.observers.append(tracer.record)
         if self._chooser is not None:
@@ -176,16 +181,20 @@ class NestPipe:
         elif self._stream is not None and self._stream.source is not batches:
             self._stream.switch(batches)
         self._issue(step)
-        self._executor.run_until(OpId(OpKind.UPDATE, step))
         state = self._engine.states[step]
-        if not state.alive:
+        last_micro_batch = state.schedule.num_micro_batches - 1
+        self._executor.run_until(OpId(OpKind.COMPUTE, step, last_micro_batch))
+        # The last gradients are under way: what needs no update is done now, the next step waits for
+        # this thread.
+        result = self._result(state) if state.alive else None
+        self._forget(step)
+        self._executor.run_until(OpId(OpKind.UPDATE, step))
+        if result is None:
             self._stop(step)
             raise state.error or StopIteration
-        loss, output = self._result(state)
         self._step += 1
-        self._forget(step)
         self._observe(step)
-        return loss, output
+        return result
 
     def drain(self) -> None:
         """Wait for everything in flight; then the host tables hold every update."""
@@ -213,6 +222,8 @@ class NestPipe:
         trained = self._checkpoint.scatter(state, self.num_steps)
         self._engine.num_earlier_steps = trained - self._step
         self._engine.reread(first_step=self._step)
+        if self._freshness is not None:
+            self._freshness.reread()
 
     def close(self) -> None:
         """End the lanes; the pipeline cannot be used afterwards."""

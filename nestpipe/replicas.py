@@ -8,14 +8,14 @@ optimizer state included. Rows that none of them has updated since are equal alr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 import torch.distributed as dist
 
+from nestpipe.averaging import with_average
 from nestpipe.buffers import RowBuffer, shared_positions
 from nestpipe.optim import SparseOptimizer
-from nestpipe.schedule import LANE_OF, Buffer, Op, OpId, OpKind
+from nestpipe.schedule import Op
 from nestpipe.table import HostTable
 from nestpipe.transport import Transport, wait
 
@@ -53,11 +53,12 @@ class Replicas:
 
         What reads rows waits for the averaging that ended the step before, if that was due.
         """
-        if num_trained % self._sync_every == 0:
-            before = OpId(OpKind.AVERAGE, step - 1)
-            reads = (OpKind.RETRIEVE, OpKind.EXCHANGE)
-            ops = [replace(op, after=(*op.after, before)) if op.kind in reads else op for op in ops]
-        return (*ops, _average(step)) if (num_trained + 1) % self._sync_every == 0 else tuple(ops)
+        return with_average(
+            ops,
+            step,
+            follows_one=num_trained % self._sync_every == 0,
+            ends_with_one=(num_trained + 1) % self._sync_every == 0,
+        )
 
     def broadcast(self, rows: torch.Tensor) -> None:
         """A collective: overwrite `rows` [n, width], contiguous, with those of rank 0's group."""
@@ -138,13 +139,6 @@ def describe(num_workers: int, replicas: int, sync_every: int) -> str:
         return f"one group of {num_workers}, no replicas"
     every = "every step" if sync_every == 1 else f"every {sync_every} steps"
     return f"{replicas} groups of {num_workers // replicas}, averaged {every}"
-
-
-def _average(step: int) -> Op:
-    """After the step's updates are in the table; the next batch may have been read before."""
-    touched = (Buffer("table", step), Buffer("rows", step + 1))
-    written = OpId(OpKind.WRITE_BACK, step)
-    return Op(OpId(OpKind.AVERAGE, step), LANE_OF[OpKind.AVERAGE], (written,), touched, touched)
 
 
 def _num_rows(row_bytes: int) -> int:

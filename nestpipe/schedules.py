@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
+from nestpipe.averaging import average_replicas
 from nestpipe.schedule import Schedule, overlap_batches, split_window, synchronous
 
 Cuts = int | Sequence[int] | Literal["auto"]
@@ -34,6 +35,14 @@ def nestpipe(micro_batches: Cuts = 8) -> Schedule:
 def nestpipe_chosen() -> Schedule:
     """Both, with the window chosen from measured costs."""
     return replace(nestpipe("auto"), name="nestpipe-chosen")
+
+
+def nestpipe_2d(micro_batches: Cuts = 8) -> Schedule:
+    """Both, in groups of workers whose tables are averaged at the end of every step.
+
+    For simulating and proving: the pipeline adds the averaging itself where it has replicas.
+    """
+    return average_replicas(nestpipe(micro_batches))
 
 
 def uniemb() -> Schedule:

@@ -12,7 +12,6 @@ import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
 from time import perf_counter
 
 import torch
@@ -164,13 +163,13 @@ class WindowChooser:
             logger.info("window chosen: %s", self.report)
 
     def _agreed(self, samples: Sequence[Mapping[str, float]]) -> dict[str, float]:
-        """Medians over the steps; the same numbers on every rank.
+        """The least of the steps, as a busy machine only ever adds; the same numbers on every rank.
 
         A transfer's time contains the wait for the last rank to join, so the shortest one is the
         transfer itself; of compute and of the step the slowest rank counts.
         """
         typical = {
-            name: median(sample[name] for sample in samples)
+            name: min(sample[name] for sample in samples)
             for name in ("exchange", "reduce", "compute", "step")
         }
         signs = {"exchange": -1.0, "reduce": -1.0, "compute": 1.0, "step": 1.0}

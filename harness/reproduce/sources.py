@@ -10,7 +10,7 @@ from harness.emulation import profiles
 from harness.options import nearest
 from harness.reproduce.measured import Measured, Measurements, Run, Source
 
-EVIDENCE = ("emulated",)
+EVIDENCE = ("emulated", "simulated")
 
 
 class RunEmulated(Protocol):
@@ -73,6 +73,10 @@ def open_source(evidence: str, *, num_workers: int, steps: int) -> Source:
     """The source of that evidence; ValueError with the nearest name for an unknown one."""
     if evidence not in EVIDENCE:
         raise ValueError(f"unknown evidence {evidence!r}: {nearest(evidence, EVIDENCE)}")
+    if evidence == "simulated":
+        from harness.simulation.source import SimulatedSource
+
+        return SimulatedSource()
     from harness.emulation.experiment import run_emulated
 
     return EmulatedSource(run_emulated, num_workers, steps)
