@@ -27,9 +27,11 @@ test: lint
 	$(BIN)/pytest
 
 # The first comparison, nothing modelled: a lookup-bound workload, then one that dense computation dominates.
+# Then the paper's Table II on an emulated cluster, with few steps.
 bench: venv
 	$(BIN)/nestpipe run torchrec torchrec-sparse-dist 2d-sp uniemb dbp nestpipe nestpipe-chosen \
 		--workload synthetic --workers 2 --steps 60 --check exact
 	$(BIN)/nestpipe data fetch ml-100k
 	$(BIN)/nestpipe run torchrec torchrec-sparse-dist nestpipe nestpipe-chosen \
 		--workload movielens --workers 2 --steps 21
+	$(BIN)/nestpipe reproduce table2 --evidence emulated --steps 6
