@@ -134,7 +134,9 @@ def _spans(events: Iterable[OpEvent]) -> dict[OpId, _Span]:
 def _walk_back(last: _Span, until: float, spans: dict[OpId, _Span]) -> dict[OpKind, float]:
     exposed: dict[OpKind, float] = defaultdict(float)
     span, cursor = last, last.finished
-    while cursor > until:
+    for _ in spans:  # no op twice: ops that take no time could otherwise name each other
+        if cursor <= until:
+            break
         exposed[span.op.kind] += 1e3 * max(0.0, cursor - max(span.started, until))
         blockers = [(spans[ref].finished, ref) for ref in span.op.after if ref in spans]
         if span.before is not None:
