@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
+
 from baselines import registry
 from harness.catalog import get_method
 from harness.schedule_file import is_file, load_schedule, method_name
@@ -22,7 +24,7 @@ def check_schedules(files: Sequence[str], methods: Sequence[str]) -> dict[str, s
     name is taken, and where there is neither a method nor a file.
     """
     if not files and not methods:
-        raise ValueError("name at least one METHOD, or a --schedule FILE; `nestpipe list` shows the methods")
+        raise click.UsageError("name at least one METHOD, or a --schedule FILE; see `nestpipe list`")
     found: dict[str, str] = {}
     for file in files:
         if not is_file(file):
