@@ -21,7 +21,7 @@ def check_schedules(files: Sequence[str], methods: Sequence[str]) -> dict[str, s
     """Method name and absolute `FILE[:function]` of each, once it is known that it can run.
 
     Raises ValueError for one that is not found, is proven to have races or unordered collectives, or whose
-    name is taken, and where there is neither a method nor a file.
+    name is taken; a usage error where there is neither a method nor a file.
     """
     if not files and not methods:
         raise click.UsageError("name at least one METHOD, or a --schedule FILE; see `nestpipe list`")

@@ -6,6 +6,7 @@ import pickle
 from functools import partial
 from pathlib import Path
 
+import click
 import pytest
 
 from baselines import registry
@@ -121,7 +122,7 @@ def schedule():
 
 
 def test_what_a_run_refuses(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="name at least one METHOD, or a --schedule FILE"):
+    with pytest.raises(click.UsageError, match="name at least one METHOD, or a --schedule FILE"):
         check_schedules([], [])
     with pytest.raises(ValueError, match="would be a second method 'sync'"):
         check_schedules([write(tmp_path, TAPERED, "sync.py")], [])
