@@ -11,6 +11,19 @@ from nestpipe.schedule import Schedule, overlap_batches, split_window, synchrono
 
 Cuts = int | Sequence[int] | Literal["auto"]
 
+# What a schedule that chooses its window chooses from.
+CANDIDATE_CUTS: tuple[tuple[int, ...], ...] = (
+    (1,),
+    (1, 1),
+    (1, 1, 1, 1),
+    (1,) * 8,
+    (1, 2, 2, 1),
+    (1, 2, 4, 4, 2, 1),
+    (1, 2, 4, 4, 4, 4, 2, 1),
+)
+# Measured costs are noisy; a split must promise at least this share of the step to be worth it.
+MIN_GAIN = 0.02
+
 
 def sync() -> Schedule:
     """Nothing overlapped."""

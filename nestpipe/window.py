@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 from nestpipe.schedule import Lane, OpKind, Schedule, split_window
+from nestpipe.schedules import CANDIDATE_CUTS, MIN_GAIN
 from nestpipe.trace import OpEvent
 from nestpipe.transport import Transport, wait
 
@@ -27,18 +28,6 @@ PROBE_MICRO_BATCHES = 8
 # Steps of each window size that are measured, after some that warm it up.
 MEASURED_STEPS = 5
 WARM_UP_STEPS = 2
-# Measured costs are noisy; a split must promise at least this share of the step to be worth it.
-MIN_GAIN = 0.02
-
-CANDIDATES: tuple[tuple[int, ...], ...] = (
-    (1,),
-    (1, 1),
-    (1, 1, 1, 1),
-    (1,) * 8,
-    (1, 2, 2, 1),
-    (1, 2, 4, 4, 2, 1),
-    (1, 2, 4, 4, 4, 4, 2, 1),
-)
 
 
 @dataclass(frozen=True)
@@ -79,7 +68,7 @@ def window_ms(costs: WindowCosts, cuts: Sequence[int]) -> float:
 
 def choose_cuts(costs: WindowCosts) -> tuple[int, ...]:
     """The candidate with the shortest predicted step; one micro-batch unless another gains enough."""
-    best = min(CANDIDATES, key=lambda cuts: window_ms(costs, cuts))
+    best = min(CANDIDATE_CUTS, key=lambda cuts: window_ms(costs, cuts))
     whole = window_ms(costs, (1,))
     return best if window_ms(costs, best) < (1.0 - MIN_GAIN) * whole else (1,)
 

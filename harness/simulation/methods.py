@@ -13,19 +13,8 @@ from harness.simulation.engine import simulate
 from harness.simulation.plan import plan_of
 from nestpipe import schedules
 from nestpipe.schedule import Lane, OpKind, Schedule
-from nestpipe.schedules import Cuts
+from nestpipe.schedules import CANDIDATE_CUTS, MIN_GAIN, Cuts
 
-# The engine's own candidates and threshold (`nestpipe.window`, which imports torch).
-CANDIDATE_CUTS: tuple[tuple[int, ...], ...] = (
-    (1,),
-    (1, 1),
-    (1, 1, 1, 1),
-    (1,) * 8,
-    (1, 2, 2, 1),
-    (1, 2, 4, 4, 2, 1),
-    (1, 2, 4, 4, 4, 4, 2, 1),
-)
-MIN_GAIN = 0.02
 _STEPS_TO_CHOOSE = 12
 
 

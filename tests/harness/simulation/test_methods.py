@@ -10,7 +10,7 @@ from baselines import registry
 from harness.map_command import AXIS_NAMES
 from harness.simulation.advantage import AXES, EXACT_METHODS
 from harness.simulation.costs import Conditions, CostModel, constant
-from harness.simulation.methods import CANDIDATE_CUTS, MIN_GAIN, find, names
+from harness.simulation.methods import CANDIDATE_CUTS, find, names
 from harness.simulation.paper import paper_model
 from harness.simulation.predict import predict
 from nestpipe.schedule import OpKind
@@ -20,13 +20,6 @@ def test_every_built_in_method_can_be_simulated() -> None:
     assert set(names()) <= set(registry.names())
     assert set(registry._BUILT_IN) == set(names())
     assert all(find(name).name == name for name in names())
-
-
-def test_the_window_is_chosen_among_the_engines_candidates() -> None:
-    from nestpipe.window import CANDIDATES
-    from nestpipe.window import MIN_GAIN as ENGINE_MIN_GAIN
-
-    assert (CANDIDATE_CUTS, MIN_GAIN) == (CANDIDATES, ENGINE_MIN_GAIN)
 
 
 def test_axes_have_the_names_that_help_gives() -> None:
