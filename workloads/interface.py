@@ -12,6 +12,18 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from torchrec.streamable import Pipelineable
 
 
+@dataclass(frozen=True)
+class SideTable:
+    """A feature beside the items of a sequence, looked up in a table of its own under its name.
+
+    Its key occurs once a token of the sample's items where `per_token`, otherwise once a sample.
+    """
+
+    name: str
+    num_rows: int
+    per_token: bool = False
+
+
 @dataclass
 class SequenceBatch(Pipelineable):
     """Samples of one worker: the keys to look up and what the model needs beside them.
@@ -19,8 +31,9 @@ class SequenceBatch(Pipelineable):
     `sparse_features` holds the looked-up keys, `labels` one value a sample ([num_samples] or
     [num_samples, k]), `sample_ids` the identity of each sample ([num_samples], int64). `context` holds
     per-token values that are not looked up (for example timestamps, int64), and `seeds` one random
-    number a sample and step ([num_samples], int64), from which a model draws its dropout; each is None
-    where the model has no use for it. Every KeyedJaggedTensor has `stride() == num_samples`.
+    number a sample and step ([num_samples], int64), from which a model draws its dropout; `dense` holds
+    each sample's numeric features ([num_samples, num_dense], float32). Each is None where the model has
+    no use for it. Every KeyedJaggedTensor has `stride() == num_samples`.
     """
 
     sparse_features: KeyedJaggedTensor
@@ -28,6 +41,7 @@ class SequenceBatch(Pipelineable):
     labels: torch.Tensor
     sample_ids: torch.Tensor
     seeds: torch.Tensor | None = None
+    dense: torch.Tensor | None = None
 
     def _map(self, function: Callable[[Any], Any]) -> SequenceBatch:
         present = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
