@@ -46,6 +46,13 @@ def _shared_options(command: Command) -> Command:
             show_default=True,
             help="Folder for rows, raw steps and figures.",
         ),
+        click.option(
+            "--figures/--no-figures",
+            "with_figures",
+            default=None,
+            help="Whether to draw each item, which takes longer than simulating all of them.  "
+            "[default: only what was emulated]",
+        ),
         click.option("--json", "as_json", is_flag=True, help="End with one line of JSON on stdout."),
     )
     for option in reversed(options):
@@ -56,7 +63,9 @@ def _shared_options(command: Command) -> Command:
 @click.command()
 @click.argument("item", type=click.Choice(items.NAMES))
 @_shared_options
-def reproduce(item: str, evidence: str, workers: int, steps: int, out: Path, as_json: bool) -> None:
+def reproduce(
+    item: str, evidence: str, workers: int, steps: int, out: Path, with_figures: bool | None, as_json: bool
+) -> None:
     """Measure what ITEM of the paper shows, and print it beside the paper's figures.
 
     Milliseconds are scaled so that modelled dense time is the paper's; an error is a signed fraction,
@@ -68,32 +77,43 @@ def reproduce(item: str, evidence: str, workers: int, steps: int, out: Path, as_
     Examples:
         nestpipe reproduce table2
         nestpipe reproduce all --evidence emulated --json
-        nestpipe reproduce all --evidence simulated
+        nestpipe reproduce all --evidence simulated --figures
     """
-    _reproduce(items.get(item), evidence, workers, steps, out, as_json)
+    _reproduce(items.get(item), evidence, workers, steps, out, with_figures, as_json)
 
 
 @click.command()
 @_shared_options
-def ablate(evidence: str, workers: int, steps: int, out: Path, as_json: bool) -> None:
+def ablate(
+    evidence: str, workers: int, steps: int, out: Path, with_figures: bool | None, as_json: bool
+) -> None:
     """Measure each of the two pipelines alone, and what it contributes.
 
     \b
     Example:
         nestpipe ablate --steps 30
     """
-    _reproduce((items.ablation(),), evidence, workers, steps, out, as_json)
+    _reproduce((items.ablation(),), evidence, workers, steps, out, with_figures, as_json)
 
 
 def _reproduce(
-    chosen: Sequence[items.Item], evidence: str, workers: int, steps: int, out: Path, as_json: bool
+    chosen: Sequence[items.Item],
+    evidence: str,
+    workers: int,
+    steps: int,
+    out: Path,
+    with_figures: bool | None,
+    as_json: bool,
 ) -> None:
     # What starts workers imports torch, which a simulation does without.
     with user_errors(), _launch_errors() if evidence == "emulated" else nullcontext():
         from harness.reproduce.report import reproduce as run
         from harness.reproduce.sources import open_source
 
-        run(chosen, open_source(evidence, num_workers=workers, steps=steps), out, as_json=as_json)
+        if with_figures is None:
+            with_figures = evidence == "emulated"
+        source = open_source(evidence, num_workers=workers, steps=steps)
+        run(chosen, source, out, as_json=as_json, with_figures=with_figures)
 
 
 @contextmanager

@@ -14,7 +14,6 @@ from harness.emulation.profiles import PAPER_DENSE_MS
 from harness.reproduce.cells import Cell, make_cells
 from harness.reproduce.items import Item
 from harness.reproduce.measured import Measured, Measurements, Run, Source
-from harness.reproduce.plots import save_figure
 from harness.reproduce.rows import new_reproduction, save
 from harness.reproduce.tables import print_item
 from harness.summary import WIDE_SPREAD
@@ -24,7 +23,14 @@ LARGE_REMAINDER = 0.02
 """Share of a step beyond which an unexplained part is named."""
 
 
-def reproduce(items: Sequence[Item], source: Source, folder: Path, *, as_json: bool = False) -> list[Cell]:
+def reproduce(
+    items: Sequence[Item],
+    source: Source,
+    folder: Path,
+    *,
+    as_json: bool = False,
+    with_figures: bool = True,
+) -> list[Cell]:
     """Item by item: measure what it still needs, keep, draw and print it; returns all cells.
 
     A launch that fails costs the items from its own on; those before are kept.
@@ -42,9 +48,12 @@ def reproduce(items: Sequence[Item], source: Source, folder: Path, *, as_json: b
         own = make_cells(item, measurements, references[item.name], source.evidence)
         saved = save(folder, reproduction, own, measured)
         title = f"{item.title} ({source.evidence}, {reproduction.date})"
-        drawn = save_figure(item, own, title, folder)
         remarks = [*references[item.name].notes, *item.notes, *doubts(item, measurements)]
-        remarks.append(f"drawn: {', '.join(map(str, drawn))}")
+        if with_figures:
+            # Importing what draws takes longer than simulating everything.
+            from harness.reproduce.plots import save_figure
+
+            remarks.append(f"drawn: {', '.join(map(str, save_figure(item, own, title, folder)))}")
         print_item(f"{item.name}: {title}", own, remarks)
         cells += own
     click.echo(f"milliseconds are scaled to the paper's dense time, {PAPER_DENSE_MS} ms")

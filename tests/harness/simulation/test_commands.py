@@ -100,6 +100,14 @@ def test_everything_is_there_in_two_seconds_without_torch() -> None:
     assert min(durations) < 2
 
 
+def test_a_simulated_reproduction_draws_when_asked(tmp_path: Path) -> None:
+    plain, drawn = tmp_path / "plain", tmp_path / "drawn"
+    invoke("reproduce", "table4", "--evidence", "simulated", "--out", str(plain))
+    invoke("reproduce", "table4", "--evidence", "simulated", "--figures", "--out", str(drawn))
+    assert not list(plain.glob("*.svg"))
+    assert {path.suffix for path in drawn.glob("table4.*")} == {".png", ".svg"}
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -107,6 +115,7 @@ def test_everything_is_there_in_two_seconds_without_torch() -> None:
         ["schedule", "export", "nestpipe", "--out", "trace.json"],
         ["map", "--x", "n", "--y", "group", "--out", "maps"],
         ["reproduce", "table4", "--evidence", "simulated", "--out", "tables"],
+        ["verify", "nestpipe"],
     ],
 )
 def test_no_command_imports_torch(arguments: list[str], tmp_path: Path, repository: Path) -> None:
