@@ -49,6 +49,14 @@ class RealCosts:
     num_key_messages: int = 2
     """Collectives in a row that routing waits for."""
 
+    def scaled(self, factor: float) -> RealCosts:
+        """With every real time multiplied by `factor`, and what is moved as it is."""
+        times = {
+            key: replace(time, lane_ms=time.lane_ms * factor, finish_ms=time.finish_ms * factor)
+            for key, time in self.times.items()
+        }
+        return replace(self, times=times, caller_ms=self.caller_ms * factor)
+
 
 def real_costs(workers: Sequence[Sequence[OpEvent]]) -> RealCosts:
     """Costs in the events of every worker: medians over steps, then the slowest worker.

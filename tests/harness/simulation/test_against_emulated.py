@@ -4,36 +4,28 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from statistics import median
 
 import pytest
 
 from harness.emulation import profiles
-from harness.emulation.profiles import LOCAL
 from harness.simulation.against_emulated import (
     RealCosts,
     predict_emulated,
     real_costs,
-    real_costs_in_turn,
 )
 from harness.simulation.costs import Conditions
 from harness.simulation.engine import OpTime
 from harness.simulation.methods import find
 from harness.simulation.paper import model_of
 from harness.simulation.predict import predict, steady_timeline
-from harness.worker import MethodReport
 from nestpipe import schedules
 from nestpipe.schedule import OpKind
-from workloads.configs import SYNTHETIC_PRESETS
 
 PROFILE = profiles.get("paper-npu-1536")
 # Large enough against the real work of two cores, small enough for a test.
 QUICK = profiles.get(
     "paper-npu-1536", {"dense_ms": 240.0, "lookup_ms": 160.0, "comm_ms": 120.0, "group_comm_ms": 50.0}
 )
-
-_TORCHREC = ("torchrec", "torchrec-nodedup", "torchrec-sparse-dist")
-_UNGROUPED = (*_TORCHREC, "sync", "dbp", "uniemb", "fwp", "nestpipe", "nestpipe-chosen")
 
 
 @pytest.mark.parametrize("name", ["torchrec", "dbp", "nestpipe", "fwp"])
@@ -80,66 +72,17 @@ def test_real_costs_are_read_from_events() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    ("methods", "num_workers", "settings"),
-    [
-        (_UNGROUPED, 2, {}),
-        # What is predicted is a step that does not average its replicas.
-        (("torchrec", "2d-sp", "nestpipe-2d"), 4, {"sync_every": "1000"}),
-    ],
-    ids=["one group", "two groups"],
+    ("methods", "num_workers"),
+    [(("torchrec", "uniemb", "fwp", "nestpipe"), 2), (("2d-sp", "nestpipe-2d"), 4)],
 )
-def test_emulated_steps_are_predicted(
-    methods: tuple[str, ...], num_workers: int, settings: dict[str, str], tmp_path: Path
-) -> None:
-    """One launch measures each method twice: with nothing modelled, and on the emulated cluster."""
-    from harness.emulation.experiment import DEFAULT_SETTINGS, _settings
-    from harness.job import Job
-    from harness.launch import launch
+def test_emulated_steps_are_predicted(methods: tuple[str, ...], num_workers: int, tmp_path: Path) -> None:
+    """`scripts/check_simulator.py` does this for every method, at the profile's own size."""
+    from harness.simulation.validation import validate
 
-    job = Job(
-        methods=methods,
-        workload="synthetic",
-        num_steps=9,
-        num_warmup_steps=3,
-        seed=0,
-        cache_dir=tmp_path,
-        settings=_settings({**DEFAULT_SETTINGS, **settings}),
-        clusters=(LOCAL, QUICK),
-        keep_trace=True,
-    )
-    reports = launch(job, num_workers)
-
-    def of(name: str, cluster: str) -> list[MethodReport]:
-        return [m for r in reports for m in r.methods if (m.method, m.cluster) == (name, cluster)]
-
-    base = of("torchrec", "local")
-    errors = {}
-    for name in methods:
-        own, method = of(name, "local"), find(name)
-        schedule = of(name, QUICK.name)[0].schedule or method.schedule
-        # Real costs of the window in force under the modelled ones, which a chosen window differs in.
-        twin = own if own[0].schedule in (None, schedule) else of("nestpipe", "local")
-        if own[0].schedule is None:
-            slowest = max(own, key=lambda report: median(report.step_ms))
-            parts = (slowest.lookup_ms, slowest.comm_ms, slowest.dense_ms)
-            real = real_costs_in_turn(*map(median, parts))
-        else:
-            real = real_costs([report.events for report in twin])
-        real = replace(
-            real,
-            relative_bytes=_ratio([m.row_bytes for m in twin], [m.row_bytes for m in base]),
-            relative_reads=_ratio([m.num_rows_read for m in own], [m.num_rows_read for m in base]),
-            relative_writes=_ratio([m.num_rows_written for m in own], [m.num_rows_written for m in base]),
-            relative_key_bytes=8 / (4 * SYNTHETIC_PRESETS["paper-ratio"]["embedding_dim"]),
-        )
-        emulated = max(median(report.step_ms) for report in of(name, QUICK.name))
-        predicted = predict_emulated(QUICK, schedule, real, is_grouped=method.is_grouped)
-        errors[name] = predicted / emulated - 1
-        print(f"{name}: emulated {emulated:.1f}, predicted {predicted:.1f} ms, {errors[name]:+.1%}")
-    assert max(map(abs, errors.values())) < 0.05, errors
-
-
-def _ratio(own: list[float], base: list[float]) -> float:
-    return max(own) / (sum(base) / len(base))
+    found = validate(methods, QUICK, num_workers, num_steps=6, cache_dir=tmp_path)
+    assert [one.method for one in found] == list(methods)
+    for one in found:
+        print(f"{one.method}: emulated {one.emulated_ms:.1f}, predicted {one.predicted_ms:.1f} ms")
+        assert abs(one.error) < 0.05, found
