@@ -9,7 +9,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from nestpipe import lr as lr
     from nestpipe import schedules as schedules
+    from nestpipe.clipping import GradientClipping as GradientClipping
     from nestpipe.optim import SGD as SGD
     from nestpipe.optim import Adagrad as Adagrad
     from nestpipe.optim import Adam as Adam
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "NestPipe": "nestpipe.pipeline",
+    "GradientClipping": "nestpipe.clipping",
     "SGD": "nestpipe.optim",
     "Adagrad": "nestpipe.optim",
     "Adam": "nestpipe.optim",
@@ -26,12 +29,24 @@ _HOME = {
     "Tracer": "nestpipe.trace",
 }
 
-__all__ = ["SGD", "Adagrad", "Adam", "NestPipe", "RowWiseAdagrad", "Tracer", "schedules"]
+_MODULES = ("lr", "schedules")
+
+__all__ = [
+    "SGD",
+    "Adagrad",
+    "Adam",
+    "GradientClipping",
+    "NestPipe",
+    "RowWiseAdagrad",
+    "Tracer",
+    "lr",
+    "schedules",
+]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "schedules":
-        return import_module("nestpipe.schedules")
+    if name in _MODULES:
+        return import_module(f"nestpipe.{name}")
     if name in _HOME:
         return getattr(import_module(_HOME[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

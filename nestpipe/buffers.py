@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 
+from nestpipe.kernels.copy_rows import copy_rows
 from nestpipe.optim import SparseOptimizer
 from nestpipe.routing import RowSpace
 
@@ -54,9 +55,9 @@ class RowBuffer:
     def copy_shared_rows(self, active: RowBuffer, shared: tuple[torch.Tensor, torch.Tensor]) -> None:
         """Dual-buffer synchronisation: rows and state at `shared` positions (active's, own) from `active`."""
         theirs, mine = shared
-        self.rows.index_copy_(0, mine, active.rows.index_select(0, theirs))
+        copy_rows(active.rows, theirs, self.rows, mine)
         for name, values in self.state.items():
-            values.index_copy_(0, mine, active.state[name].index_select(0, theirs))
+            copy_rows(active.state[name], theirs, values, mine)
 
 
 def shared_positions(active: torch.Tensor, prefetch: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

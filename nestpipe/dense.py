@@ -56,6 +56,16 @@ class FlatGradients:
         for parameter, view in zip(self._parameters, self._views, strict=True):
             parameter.grad = view
 
+    def squared_norm(self) -> float:
+        """Of all gradients together, in double precision."""
+        norms = [torch.linalg.vector_norm(flat, dtype=torch.float64) for flat in self._flats]
+        return sum(norm.square().item() for norm in norms)
+
+    def scale(self, factor: float) -> None:
+        """Multiply every gradient."""
+        for flat in self._flats:
+            flat.mul_(factor)
+
     def reduce(self, transport: Transport) -> FlatReduction:
         """Start averaging over the workers."""
         return FlatReduction(self._flats, [transport.all_reduce(f) for f in self._flats], transport.size)

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
 from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor, KeyedTensor
 
+from nestpipe.kernels.expand import expand_rows
+from nestpipe.kernels.pool import Mode, pool_rows
 from nestpipe.layout import Collection, Layout, Slot, by_module, embedding_names_of
 
 
@@ -34,6 +36,12 @@ class Lookup:
     """Ids of each slot."""
 
 
+def version_of(features: KeyedJaggedTensor) -> int:
+    """Version counter of the keys' values; a tensor made in inference mode has none."""
+    values = features.values()
+    return 0 if values.is_inference() else values._version
+
+
 class LookupContext:
     """Connects the drop-in modules with the micro-batch that the compute lane runs."""
 
@@ -45,10 +53,10 @@ class LookupContext:
         lookup = self.current
         if lookup is None:
             raise RuntimeError(
-                f"module {module!r} was called outside NestPipe.progress; its rows are sharded over the "
-                "workers and only at hand there"
+                f"module {module!r} was called outside NestPipe.progress and evaluate; its rows are "
+                "sharded over the workers and only at hand there"
             )
-        if features.values()._version != lookup.version or not (
+        if version_of(features) != lookup.version or not (
             features is lookup.features or _same_ids(features, lookup.features, slots)
         ):
             raise ValueError(
@@ -123,7 +131,7 @@ class RowsOfEmbeddingCollection(_DropIn):
         jagged = features.to_dict()
         for part in self._parts:
             inverse, counts = part.ids(lookup)
-            expanded = lookup.rows[part.space].index_select(0, inverse)
+            expanded = expand_rows(lookup.rows[part.space], inverse)
             for slot, rows in zip(part.slots, expanded.split(counts), strict=True):
                 source = jagged[slot.feature]
                 outputs[slot.embedding_name] = JaggedTensor(
@@ -133,6 +141,10 @@ class RowsOfEmbeddingCollection(_DropIn):
                     weights=source.values() if self._need_indices else None,
                 )
         return {name: outputs[name] for name in self._embedding_names}
+
+
+SlotIds: TypeAlias = tuple[Slot, torch.Tensor]
+"""A slot and the positions of its ids among the rows."""
 
 
 class RowsOfEmbeddingBagCollection(_DropIn):
@@ -152,11 +164,11 @@ class RowsOfEmbeddingBagCollection(_DropIn):
         pooled: dict[str, torch.Tensor] = {}
         jagged = features.to_dict()
         for part in self._parts:
-            inverse, counts = part.ids(lookup)
-            for slot, ids in zip(part.slots, inverse.split(counts), strict=True):
-                pooled[slot.embedding_name] = self._pool(
-                    lookup.rows[part.space], ids, jagged[slot.feature], slot
-                )
+            rows = lookup.rows[part.space]
+            ids, counts = part.ids(lookup)
+            slots = list(zip(part.slots, ids.split(counts), strict=True))
+            for run in runs_of(slots, rows.device):
+                pooled |= self._pool(rows, run, [jagged[slot.feature] for slot, _ in run])
         outputs = [pooled[name] for name in self._embedding_names]
         return KeyedTensor(
             keys=self._embedding_names,
@@ -164,20 +176,42 @@ class RowsOfEmbeddingBagCollection(_DropIn):
             values=torch.cat(outputs, dim=1),
         )
 
-    def _pool(self, rows: torch.Tensor, ids: torch.Tensor, source: JaggedTensor, slot: Slot) -> torch.Tensor:
-        num_samples = source.lengths().numel()
-        if rows.shape[0] == 0:
-            return rows.new_zeros(num_samples, rows.shape[1]) + rows.sum()
-        weights = source.weights().to(rows.dtype) if self._weighted else None
-        sums = F.embedding_bag(
-            ids,
-            rows,
-            source.offsets().to(torch.int64),
-            mode="sum",
-            per_sample_weights=weights,
-            include_last_offset=True,
-        )
-        return sums / source.lengths().clamp(min=1).unsqueeze(1) if slot.mean else sums
+    def _pool(
+        self, rows: torch.Tensor, run: Sequence[SlotIds], sources: Sequence[JaggedTensor]
+    ) -> dict[str, torch.Tensor]:
+        """The output of each slot of a run by name; `sources` are their features."""
+        weights = None
+        if self._weighted:
+            weights = _joined([source.weights() for source in sources]).to(rows.dtype).contiguous()
+        mode: Mode = "mean" if run[0][0].mean else "sum"
+        pooled = pool_rows(rows, _joined([ids for _, ids in run]), _offsets(sources), mode, weights)
+        if len(run) == 1:
+            return {run[0][0].embedding_name: pooled}
+        parts = pooled.split([source.lengths().numel() for source in sources])
+        return {slot.embedding_name: part for (slot, _), part in zip(run, parts, strict=True)}
+
+
+def runs_of(slots: Sequence[SlotIds], device: torch.device) -> list[list[SlotIds]]:
+    """Slots that one call pools: all of a mode on an accelerator, each alone on the CPU.
+
+    The gradient of a call has all rows of the space, and a kernel's start takes longer than a slot.
+    """
+    if device.type == "cpu":
+        return [[slot] for slot in slots]
+    runs = [[slot for slot in slots if slot[0].mean is mean] for mean in (False, True)]
+    return [run for run in runs if run]
+
+
+def _offsets(sources: Sequence[JaggedTensor]) -> torch.Tensor:
+    """int64 offsets of the bags of all sources, one after the other."""
+    if len(sources) == 1:
+        return sources[0].offsets().to(torch.int64)
+    lengths = torch.cat([source.lengths() for source in sources])
+    return nn.functional.pad(lengths.cumsum(0), (1, 0))
+
+
+def _joined(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    return tensors[0] if len(tensors) == 1 else torch.cat(list(tensors))
 
 
 def install(model: nn.Module, collections: dict[str, Collection], layout: Layout) -> LookupContext:

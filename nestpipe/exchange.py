@@ -8,6 +8,8 @@ import torch
 import torch.distributed as dist
 
 from nestpipe.buffers import RowBuffer, Scratch
+from nestpipe.kernels.gather import gather_rows
+from nestpipe.kernels.scatter_add import SortedPositions, scatter_add_rows, sort_positions
 from nestpipe.routing import MicroBatchRoute
 from nestpipe.transport import Transport, wait
 
@@ -31,15 +33,24 @@ class GradientTransfer:
     transfer: RowTransfer
     buffer: RowBuffer
     positions: torch.Tensor
+    sorted_positions: SortedPositions | None = None
+    has_many_senders: bool = True
 
     def wait(self) -> None:
         self.transfer.wait()
-        # Added in sender order, then micro-batch order: a run is the same every time.
-        self.buffer.gradients.index_add_(0, self.positions, self.transfer.received)
+        # Added in sender order, then micro-batch order: a run is the same every time. The positions of
+        # one sender are unique, so its additions need no order.
+        scatter_add_rows(
+            self.buffer.gradients,
+            self.positions,
+            self.transfer.received,
+            deterministic=self.has_many_senders,
+            sorted_positions=self.sorted_positions,
+        )
 
 
 class RowExchange:
-    """Starts the transfers of one row space; used by the comm lane alone.
+    """Starts the transfers of one row space; each is used by one thread alone, in training the comm lane.
 
     What is sent and received lies in memory that the same micro-batch of the next step uses again: by
     then, in the lane's order, this step's all-reduce has waited for every compute of the window.
@@ -49,10 +60,11 @@ class RowExchange:
         self._transport = transport
         self._scratch = scratch
 
-    def send_rows(self, buffer: RowBuffer, route: MicroBatchRoute, micro_batch: int) -> RowTransfer:
-        """Start the exchange of one micro-batch; `received` [num_requested, dim] in the route's order."""
+    def send_rows(self, rows: torch.Tensor, route: MicroBatchRoute, micro_batch: int) -> RowTransfer:
+        """Start the exchange of one micro-batch of `rows` [num_owner_rows, dim], those of the batch that
+        this rank owns; `received` [num_requested, dim] in the route's order."""
         sent = self._scratch.take(f"send rows {micro_batch}", route.positions.numel())
-        torch.index_select(buffer.rows, 0, route.positions, out=sent)
+        gather_rows(rows, route.positions, sent)
         if self._transport.size == 1:
             return RowTransfer(sent, sent, None)
         received = self._scratch.take(f"receive rows {micro_batch}", route.num_requested)
@@ -64,7 +76,10 @@ class RowExchange:
     ) -> GradientTransfer:
         """Start the way back: `gradients` [num_requested, dim] of the rows that this rank received."""
         if self._transport.size == 1:
-            return GradientTransfer(RowTransfer(gradients, gradients, None), buffer, route.positions)
+            own = RowTransfer(gradients, gradients, None)
+            return GradientTransfer(own, buffer, route.positions, has_many_senders=False)
         received = self._scratch.take(f"receive gradients {micro_batch}", route.positions.numel())
         work = self._transport.all_to_all(received, gradients, route.serve_splits, route.request_splits)
-        return GradientTransfer(RowTransfer(received, gradients, work), buffer, route.positions)
+        # On an accelerator the addition needs the positions sorted: done while the gradients travel.
+        by_position = sort_positions(route.positions, len(buffer.rows))
+        return GradientTransfer(RowTransfer(received, gradients, work), buffer, route.positions, by_position)

@@ -1,8 +1,8 @@
 """Lanes: one thread each, running its ops in issue order; transfers finish elsewhere.
 
 The compute lane is the caller's own thread: it waits for the step anyway, and so grad mode, autocast,
-the current device, profilers and the allocator's arena are the caller's. All device code of the
-executor lives here: on an accelerator a lane owns a stream.
+the current device, profilers and the allocator's arena are the caller's. On an accelerator a lane owns
+a stream besides (`nestpipe.streams`).
 """
 
 from __future__ import annotations

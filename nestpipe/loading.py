@@ -49,7 +49,12 @@ def load_initial_rows(
         if source.is_meta:
             with torch.no_grad():
                 table.config.init_fn(shard.weight[owned.local])
-        elif owned.count == shard.space.num_rows and source.is_contiguous() and source.device.type == "cpu":
+        elif owned.count == shard.space.num_rows and _can_be_taken(source, shard):
             shard.weight = source
         else:
             shard.weight[owned.local] = source[owned.ids].to(shard.weight.device)
+
+
+def _can_be_taken(source: torch.Tensor, shard: HostTable) -> bool:
+    """Whether a model's own table is as a shard must be."""
+    return source.is_contiguous() and source.device.type == "cpu" and not shard.is_pinned

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
+from functools import partial
 from types import TracebackType
 from typing import Any, Literal
 
@@ -14,27 +15,31 @@ from torch import nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from nestpipe import schedules
-from nestpipe.batching import Select, features_of, merge_outputs
+from nestpipe.batching import Select, features_of
 from nestpipe.buffers import RowBuffer, Scratch
 from nestpipe.checkpoint import Checkpoint, StateDict
+from nestpipe.clipping import GradientClipping
 from nestpipe.clustering import key_centric_order
 from nestpipe.dense import FlatGradients, broadcast_dense
+from nestpipe.driver import Driver
 from nestpipe.embedding import install
+from nestpipe.evaluation import Evaluated, Evaluator
 from nestpipe.exchange import RowExchange
 from nestpipe.executor import Executor
 from nestpipe.freshness import FreshnessMeter
-from nestpipe.layout import IdReader, build_layout, find_collections
+from nestpipe.layout import IdReader, Layout, build_layout, find_collections
 from nestpipe.loading import load_initial_rows
+from nestpipe.lr import LrFactor
 from nestpipe.optim import SparseOptimizer
 from nestpipe.replicas import build_replicas
 from nestpipe.routing import Router
-from nestpipe.schedule import OpId, OpKind, Schedule
+from nestpipe.schedule import Schedule
 from nestpipe.stages import Engine
-from nestpipe.step_state import StepState
-from nestpipe.stream import BatchStream
+from nestpipe.streams import indexed, streams_of
 from nestpipe.table import HostTable, HostTier
 from nestpipe.trace import Tracer
-from nestpipe.transport import connect, default_group
+from nestpipe.transport import Kind, connect, default_group
+from nestpipe.updates import Updates
 from nestpipe.window import WindowChooser
 
 logger = logging.getLogger("nestpipe")
@@ -56,17 +61,27 @@ class NestPipe:
     sharded inside a group, and every `sync_every` steps the groups average the rows that changed, with
     optimizer state. What is read ahead of a step is as fresh as without, but within a group.
 
+    On an accelerator, `device`, the tables stay in pinned host memory and rows travel as batches need them;
+    every lane has a stream, and what `progress` returns may still be computed when it does. The groups of
+    the lanes are made for host and device (gloo and NCCL); `zero_sm` asks NCCL to spare the
+    multiprocessors (`nestpipe.transport.zero_sm_options`).
+
     A worker that waits for another longer than `timeout` ends with an error (default: the time limit of
     `process_group`).
 
     `sparse_optimizer` updates rows, `dense_optimizer` is called with the list of dense parameters.
+    `sparse_lr_factor` and `dense_lr_factor` (`nestpipe.lr`) give the factor on their learning rates by
+    step, counted from 0 over the run; the dense one is in force during the update only, so a torch
+    scheduler on the attribute `dense_optimizer`, stepped after `progress`, works instead or as well.
+    `clipping` limits the norm of a step's gradients.
+
     `features(batch)` gives the KeyedJaggedTensor to look up (default `batch.sparse_features`) and
     `select(batch, samples)` a batch of the given samples; the default handles dataclasses, tuples and
     dicts of tensors and jagged tensors. `clustering` orders samples into micro-batches: "key-centric",
     None, or a function of the features and the micro-batches' sizes. A `tracer` records every op, and
     `freshness` counts how stale the rows are that ops read.
 
-    Construction, `progress`, `state_dict`, `load_state_dict` are collectives.
+    Construction, `progress`, `evaluate`, `state_dict` and `load_state_dict` are collectives.
     """
 
     def __init__(
@@ -76,9 +91,13 @@ class NestPipe:
         sparse_optimizer: SparseOptimizer,
         dense_optimizer: DenseOptimizer,
         schedule: Schedule | None = None,
+        sparse_lr_factor: LrFactor | None = None,
+        dense_lr_factor: LrFactor | None = None,
+        clipping: GradientClipping | None = None,
         device: torch.device | str = "cpu",
         process_group: dist.ProcessGroup | None = None,
         timeout: timedelta | None = None,
+        zero_sm: bool = False,
         features: Callable[[Any], KeyedJaggedTensor] = features_of,
         select: Select | None = None,
         clustering: Literal["key-centric"] | Order | None = "key-centric",
@@ -92,16 +111,22 @@ class NestPipe:
             raise ValueError(f'clustering must be "key-centric", None or a function, got {clustering!r}')
         self.model = model
         self.schedule = schedule or schedules.nestpipe()
-        self.device = torch.device(device)
-        transports = connect(process_group or default_group(), replicas, timeout)
+        self.device = indexed(torch.device(device))
+        streams = streams_of(self.device)
+        if freshness is not None and streams.is_asynchronous:
+            raise ValueError(f'freshness is counted on the host: it needs device="cpu", not {self.device}')
+        transports = connect(process_group or default_group(), replicas, Kind(self.device, timeout, zero_sm))
         control, comm = transports.control, transports.comm
         self.rank, self.num_workers = control.rank, control.size
 
         collections = find_collections(model)
         layout = build_layout(collections, comm.size)
-        tables = [HostTable(space, sparse_optimizer, host_tier) for space in layout.spaces]
+        tables = [
+            HostTable(space, sparse_optimizer, host_tier, is_pinned=streams.is_asynchronous)
+            for space in layout.spaces
+        ]
         load_initial_rows(tables, layout, collections, comm.rank)
-        self._replicas = build_replicas(tables, sparse_optimizer, transports.replicas, sync_every)
+        replicated = build_replicas(tables, sparse_optimizer, transports.replicas, sync_every, self.device)
         context = install(model, collections, layout)
         del collections
         model.to(self.device)
@@ -112,9 +137,9 @@ class NestPipe:
             model=model,
             context=context,
             reader=IdReader(layout, self.rank),
-            router=Router(layout.spaces, transports.keys),
+            router=Router(layout.spaces, transports.keys, self.device),
             transports=transports,
-            replicas=self._replicas,
+            replicas=replicated,
             exchanges=[
                 RowExchange(comm, Scratch(space.dim, space.dtype, self.device)) for space in layout.spaces
             ],
@@ -123,41 +148,46 @@ class NestPipe:
                 [RowBuffer(space, sparse_optimizer, self.device) for space in layout.spaces]
                 for _ in range(self.schedule.num_row_buffers)
             ],
-            flat=FlatGradients(parameters),
-            dense_optimizer=self.dense_optimizer,
-            sparse_optimizer=sparse_optimizer,
+            updates=Updates(
+                sparse_optimizer,
+                self.dense_optimizer,
+                FlatGradients(parameters),
+                transports,
+                sparse_lr_factor,
+                dense_lr_factor,
+                clipping,
+            ),
             device=self.device,
+            streams=streams,
             features=features,
             select=select,
-            order=key_centric_order if clustering == "key-centric" else clustering,
+            order=_key_centric(layout) if clustering == "key-centric" else clustering,
         )
-        self._checkpoint = Checkpoint(model, self.dense_optimizer, tables, layout, transports, self._replicas)
+        self._checkpoint = Checkpoint(model, self.dense_optimizer, tables, layout, transports, replicated)
+        self._evaluator = Evaluator(self._engine, layout, self._settle)
         self._chooser = WindowChooser(self.schedule, control) if self.schedule.auto else None
-        self._window = self._chooser.schedule if self._chooser else self.schedule
         self._freshness = freshness
         handlers = freshness.watch(self._engine) if freshness else self._engine.handlers()
-        self._executor = Executor(handlers, self.rank)
+        self._executor = Executor(handlers, self.rank, streams)
         if tracer is not None:
             self._executor.observers.append(tracer.record)
-        if self._chooser is not None:
-            self._executor.observers.append(self._chooser.record)
-        self._step = 0
-        self._stream: BatchStream | None = None
-        self._first_step = 0
-        self._running = False
+        self._driver = Driver(self._engine, self._executor, self.schedule, self._chooser)
         self._closed = False
-        self.untrained: list[Any] = []
-        """Batches of the last stream that were drawn but not trained, because another worker ran out."""
 
     @property
     def num_steps(self) -> int:
         """Steps trained so far, those of a loaded state included."""
-        return self._engine.num_earlier_steps + self._step
+        return self._engine.num_earlier_steps + self._driver.step
+
+    @property
+    def untrained(self) -> list[Any]:
+        """Batches of the last stream that were drawn but not trained, because another worker ran out."""
+        return self._driver.untrained
 
     @property
     def window(self) -> Schedule:
         """The schedule in force; differs from `schedule` where the window is chosen."""
-        return self._window
+        return self._driver.window
 
     @property
     def window_report(self) -> str:
@@ -175,30 +205,40 @@ class NestPipe:
         are updated; rows may still be on their way to the host table (`drain` waits for them).
         """
         self._check_open()
-        step = self._step
-        if not self._running:
-            self._start(batches)
-        elif self._stream is not None and self._stream.source is not batches:
-            self._stream.switch(batches)
-        self._issue(step)
-        state = self._engine.states[step]
-        last_micro_batch = state.schedule.num_micro_batches - 1
-        self._executor.run_until(OpId(OpKind.COMPUTE, step, last_micro_batch))
-        # The last gradients are under way: what needs no update is done now, the next step waits for
-        # this thread.
-        result = self._result(state) if state.alive else None
-        self._forget(step)
-        self._executor.run_until(OpId(OpKind.UPDATE, step))
-        if result is None:
-            self._stop(step)
-            raise state.error or StopIteration
-        self._step += 1
-        self._observe(step)
-        return result
+        if not torch.is_grad_enabled():
+            raise RuntimeError(
+                "progress trains, so it needs gradients: call it outside no_grad, or use evaluate"
+            )
+        # Formats that autocast remembers would outlive the update of the weights they were made from.
+        torch.clear_autocast_cache()
+        return self._driver.progress(batches)
 
     def drain(self) -> None:
         """Wait for everything in flight; then the host tables hold every update."""
         self._executor.drain()
+
+    def evaluate(self, batches: Iterator[Any]) -> Iterator[Evaluated]:
+        """Run the model forward, one batch at a time, and yield `(batch, loss, output)` of this worker's.
+
+        In evaluation mode and without gradients, on the rows as they are after every step trained so far
+        (with replicas those of the worker's own group). Training goes on afterwards as if nothing had
+        been: what was drawn ahead for it stays drawn. A collective, batch by batch: a worker with fewer
+        batches than another, or one that ends the generator early, goes on answering the others' lookups
+        until no worker has a batch left. A batch that cannot be used, or an error in the model, ends every
+        worker's evaluation with its message.
+        """
+        self._check_open()
+        return self._evaluator.run(batches)
+
+    def rows_of(self, table: str, chunk_rows: int = 65536) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Ids [n] (int64) and rows [n, dim] of a table, by its configuration's name, that this worker holds.
+
+        Chunks of copies, as they are after every step trained so far; each row is at exactly one worker.
+        With replicas at one of rank 0's group: between two averagings the others' rows differ. Raises
+        ValueError for a name that no table has, or several have (then take the parameter's).
+        """
+        self._check_open()
+        return self._evaluator.rows_of(table, chunk_rows)
 
     def state_dict(self, full: bool = True) -> StateDict:
         """Tables, dense parameters and optimizer state (under `optimizer.*`), gathered on rank 0.
@@ -208,8 +248,7 @@ class NestPipe:
         """
         if not full:
             raise ValueError("only full=True is supported: the state gathered on rank 0")
-        self._check_open()
-        self.drain()
+        self._settle()
         return self._checkpoint.gather(self.num_steps)
 
     def load_state_dict(self, state: StateDict) -> None:
@@ -217,11 +256,10 @@ class NestPipe:
 
         Without `optimizer.*` keys only the weights are replaced. Batches already drawn stay drawn.
         """
-        self._check_open()
-        self.drain()
+        self._settle()
         trained = self._checkpoint.scatter(state, self.num_steps)
-        self._engine.num_earlier_steps = trained - self._step
-        self._engine.reread(first_step=self._step)
+        self._engine.num_earlier_steps = trained - self._driver.step
+        self._engine.reread(first_step=self._driver.step)
         if self._freshness is not None:
             self._freshness.reread()
 
@@ -230,6 +268,7 @@ class NestPipe:
         if self._closed:
             return
         self._closed = True
+        self._evaluator.close()
         if self._executor.failure is None:
             self._executor.drain()
         busy = self._executor.close(timeout_s=1.0 if self._executor.failure else 10.0)
@@ -251,68 +290,13 @@ class NestPipe:
         if self._closed:
             raise RuntimeError("this NestPipe is closed")
 
-    def _start(self, batches: Iterator[Any]) -> None:
-        handed_back: list[Any] = []
-        if self._stream is not None and self._stream.source is batches:
-            handed_back = self.untrained
-        elif self.untrained:
-            logger.warning(
-                "rank %d: %d batches of the old iterator stay untrained", self.rank, len(self.untrained)
-            )
-        self.untrained = []
-        self._stream = BatchStream(batches, handed_back)
-        self._running = True
-        self._first_step = self._step
-        for step in range(self._step - self.schedule.look_ahead, self._step):
-            self._issue(step)
-
-    def _issue(self, step: int) -> None:
-        assert self._stream is not None
-        states = self._engine.states
-        # A batch runs as it was cut, even if the window has been chosen anew since.
-        schedule = states[step].schedule if step in states else self._window
-        ops = schedule.ops(step, self._first_step)
-        if self._replicas is not None and step >= self._first_step:
-            ops = self._replicas.with_average(ops, step, self._engine.num_earlier_steps + step)
-        for op in ops:
-            if op.step not in states:
-                states[op.step] = StepState(op.step, self._window, self._stream)
-        self._executor.issue(ops)
-
-    def _result(self, state: StepState) -> tuple[torch.Tensor, Any]:
-        losses = state.losses
-        loss = torch.stack(losses).sum() if len(losses) > 1 else losses[0] if losses else torch.zeros(())
-        sizes = [part.num_samples for part in state.micro_batches]
-        output = merge_outputs(state.outputs, sizes, state.order)
-        state.outputs.clear()
-        return loss, output
-
-    def _stop(self, step: int) -> None:
-        assert self._stream is not None
+    def _settle(self) -> None:
+        self._check_open()
         self.drain()
-        states = self._engine.states
-        drawn = [states[s].batch for s in sorted(states) if s >= step and states[s].error is None]
-        self.untrained = [batch for batch in drawn if batch is not None] + self._stream.unread()
-        if self.untrained:
-            logger.warning(
-                "rank %d: stopped after %d steps because another worker has no batch to go on with; %d drawn "
-                "here stay untrained (NestPipe.untrained)",
-                self.rank,
-                step,
-                len(self.untrained),
-            )
-        states.clear()
-        self._running = False
 
-    def _forget(self, step: int) -> None:
-        """Drop what no op in flight can name: a step's write-back may still run under the next one."""
-        self._executor.forget(before_step=step - 1)
-        for old in [s for s in self._engine.states if s < step - 1]:
-            del self._engine.states[old]
 
-    def _observe(self, step: int) -> None:
-        if self._chooser is None or self._chooser.finished:
-            return
-        self._window = self._chooser.observe(step, self._engine.states[step].schedule)
-        if self._chooser.finished:
-            self._executor.observers.remove(self._chooser.record)
+def _key_centric(layout: Layout) -> Order:
+    """Key-centric clustering that knows which features read the same table, so that equal ids are one key."""
+    slots = (slot for slots in layout.slots for slot in slots)
+    tables = {slot.feature: f"{slot.table.module}.{slot.table.name}" for slot in slots}
+    return partial(key_centric_order, tables=tables)

@@ -14,6 +14,7 @@ from enum import IntEnum
 
 import torch
 
+from nestpipe.kernels.bucketize import bucketize_keys, owner_major_keys
 from nestpipe.transport import Transport, wait
 
 
@@ -33,10 +34,7 @@ class RowSpace:
 
     def owner_major(self, keys: torch.Tensor) -> torch.Tensor:
         """Keys [n] in 0..num_rows-1 as owner * rows_per_rank + row at the owner."""
-        if self.num_ranks == 1:
-            return keys
-        rows = torch.div(keys, self.num_ranks, rounding_mode="floor")
-        return (keys - rows * self.num_ranks) * self.rows_per_rank + rows
+        return owner_major_keys(keys, self.num_ranks, self.rows_per_rank)
 
 
 @dataclass
@@ -98,7 +96,7 @@ class UniqueFinder:
 
     def __call__(self, keys: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Unique `keys` [n], ascending, and each key's position among them."""
-        if keys.is_cuda or self._key_space > self.MAX_KEYS_PER_ID * keys.numel():
+        if keys.device.type != "cpu" or self._key_space > self.MAX_KEYS_PER_ID * keys.numel():
             unique, inverse = torch.unique(keys, return_inverse=True)
             return unique, inverse
         if self._mark is None or self._slot is None:
@@ -112,11 +110,17 @@ class UniqueFinder:
 
 
 class Router:
-    """Routes batches over one transport; every rank calls `route` once a step, with or without keys."""
+    """Routes batches over one transport; every rank calls `route` once a step, with or without keys.
 
-    def __init__(self, spaces: Sequence[RowSpace], transport: Transport) -> None:
+    Keys are on `device`, the CPU by default, and so is all that is made of them; the counts are read once.
+    """
+
+    def __init__(
+        self, spaces: Sequence[RowSpace], transport: Transport, device: torch.device | None = None
+    ) -> None:
         self._spaces = list(spaces)
         self._transport = transport
+        self._device = device or torch.device("cpu")
         # Keys of senders and keys at the owner live in different ranges, hence two scratch maps.
         self._unique_keys = [UniqueFinder(s.rows_per_rank * s.num_ranks) for s in spaces]
         self._unique_rows = [UniqueFinder(s.rows_per_rank) for s in spaces]
@@ -128,27 +132,29 @@ class Router:
         other than BATCH they are ignored. Two All2Alls: counts with the flag, then the keys of all
         micro-batches; only the first if any rank has no batch.
         """
-        num_segments = len(self._spaces) * num_micro_batches
-        uniques: list[torch.Tensor] = []
+        num_ranks, num_segments = self._transport.size, len(self._spaces) * num_micro_batches
         inverses: list[torch.Tensor] = []
-        counts = torch.zeros(self._transport.size, 1 + num_segments, dtype=torch.int64)
+        counts = torch.zeros(num_ranks, 1 + num_segments, dtype=torch.int64, device=self._device)
         counts[:, 0] = int(flag)
+        outgoing = counts.new_empty(0)
         if flag is Flag.BATCH:
-            for index, (space, finder) in enumerate(zip(self._spaces, self._unique_keys, strict=True)):
-                for m, ids in enumerate(keys[index]):
+            uniques = []
+            for finder, of_space in zip(self._unique_keys, keys, strict=True):
+                for ids in of_space:
                     unique, inverse = finder(ids)
                     uniques.append(unique)
                     inverses.append(inverse)
-                    counts[:, 1 + index * num_micro_batches + m] = _count_by_owner(unique, space)
+            rows_per_rank = [space.rows_per_rank for space in self._spaces for _ in range(num_micro_batches)]
+            outgoing, counts[:, 1:] = bucketize_keys(uniques, num_ranks, rows_per_rank)
         received_counts = torch.empty_like(counts)
         wait(self._transport.all_to_all(received_counts, counts))
-        sent, received = counts.tolist(), received_counts.tolist()
+        sent, received = torch.stack((counts, received_counts)).tolist()
         flags = [Flag(row[0]) for row in received]
         if any(f is not Flag.BATCH for f in flags):
             return Routed(flags, [])
         requests = [row[1:] for row in sent]  # [owner][segment]
         serves = [row[1:] for row in received]  # [sender][segment]
-        segments = self._exchange_keys(uniques, requests, serves)
+        segments = self._exchange_keys(outgoing, requests, serves)
         spaces = [
             self._space_route(index, num_micro_batches, inverses, requests, serves, segments)
             for index in range(len(self._spaces))
@@ -156,21 +162,17 @@ class Router:
         return Routed(flags, spaces)
 
     def _exchange_keys(
-        self, uniques: list[torch.Tensor], requests: list[list[int]], serves: list[list[int]]
+        self, outgoing: torch.Tensor, requests: list[list[int]], serves: list[list[int]]
     ) -> list[tuple[torch.Tensor, ...]]:
         """What each sender asks of this rank, as [sender][segment] rows of this rank."""
-        by_segment = [
-            torch.split(unique, [row[segment] for row in requests]) for segment, unique in enumerate(uniques)
-        ]
-        outgoing = torch.cat([pieces[owner] for owner in range(len(requests)) for pieces in by_segment])
-        incoming = torch.empty(sum(map(sum, serves)), dtype=torch.int64)
+        incoming = torch.empty(sum(map(sum, serves)), dtype=torch.int64, device=self._device)
         wait(
             self._transport.all_to_all(
                 incoming, outgoing, [sum(row) for row in serves], [sum(row) for row in requests]
             )
         )
         flat = torch.split(incoming, [count for row in serves for count in row])
-        width = len(uniques)
+        width = len(requests[0])
         return [flat[sender * width : (sender + 1) * width] for sender in range(len(serves))]
 
     def _space_route(
@@ -196,8 +198,3 @@ class Router:
                 for m, s in enumerate(of_space)
             ],
         )
-
-
-def _count_by_owner(unique: torch.Tensor, space: RowSpace) -> torch.Tensor:
-    bounds = torch.arange(space.num_ranks + 1) * space.rows_per_rank
-    return torch.searchsorted(unique, bounds).diff()

@@ -234,6 +234,7 @@ def overlap_batches(schedule: Schedule, fresh: bool = True) -> Schedule:
         elif op.kind is OpKind.EXCHANGE and fresh:
             op = replace(op, after=(OpId(OpKind.SYNC, 0), *op.after))
         elif op.kind is OpKind.UPDATE and not fresh:
+            # The rows' gradients count in the norm by which those of the step are clipped.
             op = replace(op, reads=_without_rows(op.reads), writes=_without_rows(op.writes))
         elif op.kind is OpKind.WRITE_BACK and not fresh:
             table = Buffer("table")
@@ -253,7 +254,7 @@ def overlap_batches(schedule: Schedule, fresh: bool = True) -> Schedule:
 
 
 def _without_rows(buffers: Iterable[Buffer]) -> tuple[Buffer, ...]:
-    return tuple(buffer for buffer in buffers if buffer.name not in ("rows", "row_gradients"))
+    return tuple(buffer for buffer in buffers if buffer.name != "rows")
 
 
 def _sync() -> Op:

@@ -14,19 +14,19 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from nestpipe.batching import MicroBatch, Select, move_batch, split_batch
 from nestpipe.buffers import RowBuffer, shared_positions
-from nestpipe.dense import FlatGradients
-from nestpipe.embedding import Lookup, LookupContext
+from nestpipe.embedding import Lookup, LookupContext, version_of
 from nestpipe.exchange import RowExchange
 from nestpipe.executor import Handler
 from nestpipe.lanes import Pending
 from nestpipe.layout import IdReader
-from nestpipe.optim import SparseOptimizer
 from nestpipe.replicas import Replicas
 from nestpipe.routing import Flag, Router
 from nestpipe.schedule import Op, OpKind
 from nestpipe.step_state import StepState
+from nestpipe.streams import CpuStreams, Streams
 from nestpipe.table import HostTable
-from nestpipe.transport import Transports, wait
+from nestpipe.transport import Transports, agreed_error, wait
+from nestpipe.updates import Updates
 
 
 @dataclass
@@ -57,13 +57,12 @@ class Engine:
     tables: list[HostTable]
     buffers: list[list[RowBuffer]]
     """[slot][row space]: a batch of step t uses slot t mod the number of slots."""
-    flat: FlatGradients
-    dense_optimizer: torch.optim.Optimizer
-    sparse_optimizer: SparseOptimizer
+    updates: Updates
     device: torch.device
     features: Callable[[Any], KeyedJaggedTensor]
     select: Select | None
     order: Callable[[KeyedJaggedTensor, Sequence[int]], torch.Tensor] | None
+    streams: Streams = field(default_factory=CpuStreams)
     states: dict[int, StepState] = field(default_factory=dict)
     num_earlier_steps: int = 0
     """Steps that a loaded state had been trained before this pipeline's step 0."""
@@ -95,8 +94,18 @@ class Engine:
                 state.micro_batches, state.order = split_batch(
                     state.batch, self.features, state.schedule.cuts, self.order, self.select
                 )
+                if self.streams.is_asynchronous:
+                    self._make_ready_to_copy(state)
         except Exception as error:  # told to the other ranks in route, so that none waits for this one
             state.error = error
+
+    def _make_ready_to_copy(self, state: StepState) -> None:
+        """In pinned memory, and with what the host will ask of the keys, which it cannot read later."""
+        for part in state.micro_batches:
+            part.features.sync()
+            part.batch = self.streams.pinned(part.batch)
+        if state.order is not None:
+            state.order = self.streams.pinned(state.order)
 
     def h2d(self, op: Op) -> None:
         """Stage 2: the micro-batches to the device."""
@@ -105,6 +114,8 @@ class Engine:
             for part in state.micro_batches:
                 part.batch = move_batch(part.batch, self.device)
                 part.features = self.features(part.batch)
+            if state.order is not None:
+                state.order = move_batch(state.order, self.device)
         except Exception as error:
             state.error = error
 
@@ -127,10 +138,20 @@ class Engine:
         state.alive = all(f is Flag.BATCH for f in routed.flags)
         if state.alive:
             state.routes = routed.spaces
+            if self.streams.is_asynchronous:  # how many rows are shared is read here, where counts are
+                self._find_shared(state, previous)
             return
         state.stream.stop()
         if Flag.ERROR in routed.flags:
-            state.error = self._agreed_error(state.error)
+            state.error = agreed_error(self.transports.agreement, state.error)
+
+    def _find_shared(self, state: StepState, previous: StepState | None) -> None:
+        """Rows that the batch before has as well, for the synchronisation of the buffers."""
+        if previous is not None and previous.alive:
+            state.shared = [
+                shared_positions(before.owner_rows, route.owner_rows)
+                for before, route in zip(previous.routes, state.routes, strict=True)
+            ]
 
     def _worst_flag(self, flag: Flag) -> Flag:
         """Of all workers: with replicas the key counts reach only those that share the tables."""
@@ -138,29 +159,17 @@ class Engine:
         wait(self.transports.agreement.all_reduce(worst, dist.ReduceOp.MAX))
         return Flag(int(worst))
 
-    def _agreed_error(self, error: BaseException | None) -> BaseException:
-        """This rank's own error, or one that says which rank has one; raised when its step comes."""
-        message = "" if error is None else f"{type(error).__name__}: {error}"
-        messages = self.transports.agreement.all_gather_bytes(message.encode())
-        if error is not None:
-            return error
-        rank, text = next((r, m.decode(errors="replace")) for r, m in enumerate(messages) if m)
-        return ValueError(f"stopped because rank {rank} could not go on: {text}")
-
     def retrieve(self, op: Op) -> None:
         """Stage 4: this rank's rows of the batch from the host table into the free buffer."""
         state = self.states[op.step]
         if not state.alive:
             return
         state.buffers = self.buffers[op.step % len(self.buffers)]
-        previous = self.states.get(op.step - 1)
-        for space, (table, buffer, route) in enumerate(
-            zip(self.tables, state.buffers, state.routes, strict=True)
-        ):
+        for table, buffer, route in zip(self.tables, state.buffers, state.routes, strict=True):
             buffer.resize(route.owner_rows)
             table.read(route.owner_rows, buffer.rows, buffer.state if state.schedule.fresh else {})
-            if previous is not None and previous.alive:
-                state.shared.append(shared_positions(previous.routes[space].owner_rows, route.owner_rows))
+        if not self.streams.is_asynchronous:
+            self._find_shared(state, self.states.get(op.step - 1))
 
     def sync(self, op: Op) -> None:
         """Dual-buffer synchronisation: rows that the batch before has just updated."""
@@ -179,7 +188,7 @@ class Engine:
         if not state.alive:
             return None
         transfers = [
-            exchange.send_rows(buffer, route, m)
+            exchange.send_rows(buffer.rows, route, m)
             for exchange, buffer, route in zip(self.exchanges, state.buffers, state.routes_of(m), strict=True)
         ]
         state.received[m] = transfers
@@ -191,6 +200,7 @@ class Engine:
         if not state.alive:
             return
         part = state.micro_batches[m]
+        self.streams.keep_until_read(part.batch)  # an output of the model may be a part of it
         rows = [transfer.received.detach().requires_grad_() for transfer in state.received.pop(m)]
         if part.num_samples:
             self._forward_backward(state, m, part, rows)
@@ -203,14 +213,16 @@ class Engine:
     def _forward_backward(self, state: StepState, m: int, part: MicroBatch, rows: list[torch.Tensor]) -> None:
         self.context.current = Lookup(
             part.features,
-            part.features.values()._version,
+            version_of(part.features),
             rows,
             [route.inverse for route in state.routes_of(m)],
             state.counts[m],
         )
         loss, output = self.model(part.batch)
         loss = loss if part.weight == 1.0 else loss * part.weight
-        loss.backward()
+        # As torch recommends: backward follows the number formats of forward.
+        with torch.autocast(self.device.type, enabled=False):
+            loss.backward()
         self.context.current = None
         state.losses.append(loss.detach())
         state.outputs.append(output)
@@ -232,18 +244,18 @@ class Engine:
 
     def allreduce(self, op: Op) -> Pending | None:
         """Dense gradients, averaged over the workers."""
-        return self.flat.reduce(self.transports.dense) if self.states[op.step].alive else None
+        return self.updates.flat.reduce(self.transports.dense) if self.states[op.step].alive else None
 
     def update(self, op: Op) -> None:
         """Both optimizers, once a window."""
         state = self.states[op.step]
         if not state.alive:
             return
+        state.gradient_factor = self.updates.clip(state.buffers)
         if state.schedule.fresh:
             for buffer in state.buffers:
                 self._update_rows(state, buffer)
-        self.dense_optimizer.step()
-        self.flat.zero()
+        self.updates.update_dense(self.num_earlier_steps + op.step)
 
     def write_back(self, op: Op) -> None:
         """Updated rows and state to the host table.
@@ -280,12 +292,7 @@ class Engine:
                     table.read(buffer.keys, buffer.rows, buffer.state if state.schedule.fresh else {})
 
     def _update_rows(self, state: StepState, buffer: RowBuffer) -> None:
-        # TorchRec's convention: summed over all duplicates, divided by the ranks that share the table.
-        gradients = buffer.gradients
-        if self.transports.comm.size > 1:
-            gradients.div_(self.transports.comm.size)
-        step = self.num_earlier_steps + state.step + 1
-        self.sparse_optimizer.update(buffer.rows, buffer.state, gradients, step)
+        self.updates.update_rows(buffer, self.num_earlier_steps + state.step, state.gradient_factor)
 
 
 def _micro_batch(op: Op) -> int:

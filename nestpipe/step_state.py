@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from nestpipe.batching import MicroBatch
+from nestpipe.batching import MicroBatch, merge_outputs
 from nestpipe.buffers import RowBuffer
 from nestpipe.exchange import RowTransfer
 from nestpipe.routing import MicroBatchRoute, SpaceRoute
@@ -36,9 +36,20 @@ class StepState:
     shared: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
     received: dict[int, list[RowTransfer]] = field(default_factory=dict)
     row_gradients: dict[int, list[torch.Tensor]] = field(default_factory=dict)
+    gradient_factor: float = 1.0
+    """What the gradients of rows are multiplied by where they are clipped."""
     losses: list[torch.Tensor] = field(default_factory=list)
     outputs: list[Any] = field(default_factory=list)
 
     def routes_of(self, micro_batch: int) -> list[MicroBatchRoute]:
         """One micro-batch's route in every row space."""
         return [space.micro_batches[micro_batch] for space in self.routes]
+
+    def take_result(self) -> tuple[torch.Tensor, Any]:
+        """Loss and output of the batch, once every micro-batch has run."""
+        losses = self.losses
+        loss = torch.stack(losses).sum() if len(losses) > 1 else losses[0] if losses else torch.zeros(())
+        sizes = [part.num_samples for part in self.micro_batches]
+        output = merge_outputs(self.outputs, sizes, self.order)
+        self.outputs.clear()
+        return loss, output

@@ -12,6 +12,8 @@ from typing import Literal, Protocol
 
 import torch
 
+from nestpipe.kernels.copy_rows import copy_rows
+from nestpipe.kernels.gather import gather_rows
 from nestpipe.optim import SparseOptimizer
 from nestpipe.routing import RowSpace
 
@@ -29,11 +31,19 @@ class HostTier(Protocol):
 class HostTable:
     """Rows [rows_per_rank, dim] of one rank and, a tensor each, the state of the sparse optimizer."""
 
-    def __init__(self, space: RowSpace, optimizer: SparseOptimizer, tier: HostTier | None = None) -> None:
+    def __init__(
+        self,
+        space: RowSpace,
+        optimizer: SparseOptimizer,
+        tier: HostTier | None = None,
+        is_pinned: bool = False,
+    ) -> None:
         self.space = space
-        self.weight = torch.empty(space.rows_per_rank, space.dim, dtype=space.dtype)
+        self.is_pinned = is_pinned
+        """In memory that the kernels of an accelerator read and write in place."""
+        self.weight = torch.empty(space.rows_per_rank, space.dim, dtype=space.dtype, pin_memory=is_pinned)
         self.state = {
-            name: torch.zeros(space.rows_per_rank, width, dtype=space.dtype)
+            name: torch.zeros(space.rows_per_rank, width, dtype=space.dtype, pin_memory=is_pinned)
             for name, width in optimizer.state_widths(space.dim).items()
         }
         self._tier = tier
@@ -68,14 +78,14 @@ class HostTable:
             self._store(rows, weight, state)
 
     def _load(self, rows: torch.Tensor, weight: torch.Tensor, state: dict[str, torch.Tensor]) -> None:
-        torch.index_select(self.weight, 0, rows, out=weight)
+        gather_rows(self.weight, rows, weight)
         for name, out in state.items():
-            torch.index_select(self.state[name], 0, rows, out=out)
+            gather_rows(self.state[name], rows, out)
 
     def _store(self, rows: torch.Tensor, weight: torch.Tensor, state: dict[str, torch.Tensor]) -> None:
-        self.weight.index_copy_(0, rows, weight)
+        copy_rows(weight, None, self.weight, rows)
         for name, values in state.items():
-            self.state[name].index_copy_(0, rows, values)
+            copy_rows(values, None, self.state[name], rows)
 
     def _access(self, kind: Access, rows: torch.Tensor) -> AbstractContextManager[None]:
         if self._tier is None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -87,6 +88,16 @@ def wait(work: dist.Work | None) -> None:
         work.wait()
 
 
+def agreed_error(transport: Transport, error: BaseException | None) -> BaseException:
+    """A collective once any rank has an error: this rank's own, or one that says which rank has one."""
+    message = "" if error is None else f"{type(error).__name__}: {error}"
+    messages = transport.all_gather_bytes(message.encode())
+    if error is not None:
+        return error
+    rank, text = next((r, m.decode(errors="replace")) for r, m in enumerate(messages) if m)
+    return ValueError(f"stopped because rank {rank} could not go on: {text}")
+
+
 @dataclass(frozen=True)
 class Transports:
     """A transport for every lane that communicates and every set of ranks it talks to."""
@@ -107,11 +118,23 @@ class Transports:
     """Memory lane, and the caller's thread when nothing is in flight: the ranks with the same rows."""
 
 
-def connect(world: dist.ProcessGroup | None, replicas: int, timeout: timedelta | None = None) -> Transports:
+@dataclass(frozen=True)
+class Kind:
+    """What the groups of a pipeline are made of."""
+
+    device: torch.device = torch.device("cpu")
+    """Where rows and keys are; the lanes' agreements are on the host."""
+    timeout: timedelta | None = None
+    """Of each collective; None takes the parent's, which torch does not hand on."""
+    zero_sm: bool = False
+    """Ask NCCL to move data by copy engines where it can, and leave the multiprocessors to compute."""
+
+
+def connect(world: dist.ProcessGroup | None, replicas: int, kind: Kind) -> Transports:
     """A collective: the transports of a pipeline over the workers of `world` in `replicas` groups.
 
-    `timeout` bounds each collective, default as in `new_lane_group`. Raises ValueError where `replicas`
-    does not divide the number of workers.
+    Raises ValueError where `replicas` does not divide the number of workers, and for `zero_sm` where this
+    torch has no NCCL that can.
     """
     num_workers = 1 if world is None else dist.get_world_size(world)
     if replicas < 1 or num_workers % replicas:
@@ -120,14 +143,14 @@ def connect(world: dist.ProcessGroup | None, replicas: int, timeout: timedelta |
             f"that divide {num_workers}"
         )
     if replicas == 1:
-        keys, comm, control = (Transport(new_lane_group(world, timeout)) for _ in range(3))
+        keys, comm, control = (Transport(new_lane_group(world, kind)) for _ in range(3))
         return Transports(keys, keys, comm, comm, control, control)
     assert world is not None
     everyone = [range(num_workers)]
     sharding = [range(first, num_workers, replicas) for first in range(replicas)]
     same_rows = [range(first, first + replicas) for first in range(0, num_workers, replicas)]
     keys, agreement, comm, dense, control, shards, averaging = (
-        Transport(_new_part_group(world, parts, timeout))
+        Transport(_new_part_group(world, parts, kind))
         for parts in (sharding, everyone, sharding, everyone, everyone, sharding, same_rows)
     )
     return Transports(keys, agreement, comm, dense, control, shards, averaging)
@@ -139,19 +162,17 @@ def default_group() -> dist.ProcessGroup | None:
 
 
 def new_lane_group(
-    parent: dist.ProcessGroup | None, timeout: timedelta | None = None
+    parent: dist.ProcessGroup | None,
+    kind: Kind,
 ) -> dist.ProcessGroup | None:
-    """A new group of the same ranks; a collective, made in the same order on all ranks.
-
-    `timeout` bounds each of its collectives; None takes the parent's, which torch does not hand on.
-    """
+    """A new group of the same ranks; a collective, made in the same order on all ranks."""
     if parent is None:
         return None
-    return dist.new_group(dist.get_process_group_ranks(parent), timeout=timeout or _timeout_of(parent))
+    return _new_group(parent, dist.get_process_group_ranks(parent), kind)
 
 
 def _new_part_group(
-    parent: dist.ProcessGroup, parts: Sequence[Sequence[int]], timeout: timedelta | None
+    parent: dist.ProcessGroup, parts: Sequence[Sequence[int]], kind: Kind
 ) -> dist.ProcessGroup | None:
     """The new group of this rank's part of the parent's ranks, None where it is alone in it.
 
@@ -161,10 +182,45 @@ def _new_part_group(
     own = dist.get_rank(parent)
     mine = None
     for part in (part for part in parts if len(part) > 1):
-        group = dist.new_group([ranks[r] for r in part], timeout=timeout or _timeout_of(parent))
+        group = _new_group(parent, [ranks[r] for r in part], kind)
         if own in part:
             mine = group
     return mine
+
+
+def _new_group(parent: dist.ProcessGroup, ranks: list[int], kind: Kind) -> dist.ProcessGroup:
+    return dist.new_group(
+        ranks,
+        timeout=kind.timeout or _timeout_of(parent),
+        backend=_backend(parent, kind.device),
+        pg_options=zero_sm_options() if kind.zero_sm else None,
+    )
+
+
+def _backend(parent: dist.ProcessGroup, device: torch.device) -> str | None:
+    """None, the parent's own, where it has one for the host and one for the device."""
+    present = {of.type for of in parent._device_types}
+    if {"cpu", device.type} <= present:
+        return None
+    return f"cpu:gloo,{device.type}:{dist.get_default_backend_for_device(device)}"
+
+
+def zero_sm_options() -> Any:
+    """Options of a process group that let NCCL use copy engines instead of multiprocessors.
+
+    NCCL takes them, from 2.28, for data in symmetric windows within a node, and goes on as before
+    otherwise. Raises ValueError where torch has no such option.
+    """
+    nccl = getattr(dist, "ProcessGroupNCCL", None)
+    policy = getattr(nccl, "NCCL_CTA_POLICY_ZERO", None)
+    if nccl is None or policy is None:
+        raise ValueError(
+            f"zero_sm=True needs NCCL 2.28 or later, which torch {torch.__version__} does not offer here; "
+            "leave it out"
+        )
+    options = nccl.Options()
+    options.config.cta_policy = policy
+    return options
 
 
 def _timeout_of(group: dist.ProcessGroup) -> timedelta | None:

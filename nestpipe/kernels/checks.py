@@ -35,10 +35,18 @@ def check_contiguous(op: str, name: str, tensor: torch.Tensor) -> None:
 
 def check_same_device(op: str, **tensors: torch.Tensor) -> None:
     """Tensors that one kernel reads and writes lie on one device."""
-    devices = {name: tensor.device for name, tensor in tensors.items()}
-    if len(set(devices.values())) > 1:
-        listed = ", ".join(f"{name} on {device}" for name, device in devices.items())
+    if len({tensor.device for tensor in tensors.values()}) > 1:
+        listed = ", ".join(f"{name} on {tensor.device}" for name, tensor in tensors.items())
         raise ValueError(f"{op}: tensors must be on one device, got {listed}")
+
+
+def check_reachable(op: str, device: torch.device, **tensors: torch.Tensor) -> None:
+    """A kernel works on the memory of its own `device` and on pinned host memory."""
+    for name, tensor in tensors.items():
+        if tensor.device != device and not tensor.is_pinned():
+            raise ValueError(
+                f"{op}: {name} must be on {device} or in pinned host memory, it is on {tensor.device}"
+            )
 
 
 def check_bounds(op: str, name: str, indices: torch.Tensor, num_rows: int) -> None:

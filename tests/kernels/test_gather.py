@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from nestpipe.kernels.gather import gather_rows
+from nestpipe.kernels.gather import gather_rows, gather_rows_staged
 from tests.kernels.rows import DTYPES, SIZES, huge_rows, random_positions, random_rows
 
 
@@ -25,6 +25,51 @@ def test_addresses_beyond_32_bits(device: torch.device) -> None:
     table[-1] = 7
     last = torch.tensor([len(table) - 1, 0], device=device)
     assert torch.equal(gather_rows(table, last, impl="triton")[0], table[-1])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_staged_gather_is_exact(dtype: torch.dtype, device: torch.device) -> None:
+    table, rows = random_rows(63, 33, dtype), random_positions(15, 63)
+    staging = torch.full((20, 33), float("nan"), dtype=dtype, pin_memory=device.type == "cuda")
+    for part in (rows, rows[:1], rows[:0]):
+        out = torch.full((len(part), 33), float("nan"), dtype=dtype, device=device)
+        assert gather_rows_staged(table, part, staging, out, bounds=True) is out
+        assert torch.equal(out.cpu(), table[part])
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        (
+            {"staging": torch.zeros(1, 3)},
+            ValueError,
+            r"staging must be torch.float32 \[2, 3\], got .* \[1, 3\]",
+        ),
+        ({"staging": torch.zeros(4, 3).half()}, ValueError, "staging must be torch.float32"),
+        ({"staging": torch.zeros(4, 3, device="meta")}, ValueError, "rows on cpu, staging on meta"),
+        ({"out": torch.zeros(3, 3)}, ValueError, r"out must be torch.float32 \[2, 3\]"),
+        ({"out": torch.zeros(2, 3, device="meta")}, ValueError, "staging must be in pinned memory"),
+        ({"rows": torch.tensor([0, 5])}, IndexError, "rows has 5, which is outside 0 to 4"),
+    ],
+)
+def test_bad_staging_is_named(change: dict[str, torch.Tensor], error: type[Exception], message: str) -> None:
+    tensors = {
+        "table": torch.zeros(5, 3),
+        "rows": torch.tensor([0, 1]),
+        "staging": torch.zeros(4, 3),
+        "out": torch.zeros(2, 3),
+    }
+    with pytest.raises(error, match=f"gather_rows_staged: .*{message}"):
+        gather_rows_staged(**tensors | change, bounds=True)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="pinned memory needs a GPU")
+def test_pinned_host_memory_is_read_in_place() -> None:
+    table, rows = random_rows(1000, 60, torch.float32).pin_memory(), random_positions(300, 1000)
+    assert torch.equal(gather_rows(table, rows.cuda(), impl="triton").cpu(), table[rows])
+    with pytest.raises(ValueError, match="table must be on cuda:0 or in pinned host memory"):
+        gather_rows(torch.zeros(3, 3), torch.tensor([0], device="cuda"), impl="triton")
 
 
 @pytest.mark.parametrize(
