@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from baselines.interface import Exactness, Method, Runner, Setup, StepTimes
+from baselines.interface import Evaluated, Exactness, Method, Runner, Setup, StepTimes
 from nestpipe import NestPipe, Tracer, schedules
 from nestpipe.replicas import describe
 from nestpipe.schedule import Schedule
@@ -42,8 +42,12 @@ class EngineRunner(Runner):
             host_tier=setup.host_tier,
             tracer=self._tracer,
             freshness=setup.freshness,
+            sparse_lr_factor=setup.sparse_lr_factor,
+            dense_lr_factor=setup.dense_lr_factor,
+            clipping=setup.clipping,
         )
         self._began: float | None = None
+        self._timed: list[StepTimes] = []
 
     @property
     def schedule(self) -> Schedule:  # type: ignore[override]
@@ -61,22 +65,21 @@ class EngineRunner(Runner):
             self._began = perf_counter()
         return self._pipeline.progress(batches)
 
+    def evaluate(self, batches: Iterator[Any]) -> Iterator[Evaluated]:
+        """See `NestPipe.evaluate`; what it takes counts in no step's time."""
+        self.drain()
+        self._time_steps()
+        yield from self._pipeline.evaluate(batches)
+
+    def rows_of(self, table: str) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """See `NestPipe.rows_of`."""
+        return self._pipeline.rows_of(table)
+
     def step_times(self) -> list[StepTimes]:
         """Exposed times off the critical path of each step since the last call."""
-        events = self._tracer.take()
-        if self._kept_events is not None:
-            self._kept_events += events
-        steps = breakdown(events, self._began)
-        self._began = None
-        return [
-            StepTimes(
-                step.step_ms,
-                step.exposed_group_ms("lookup"),
-                step.exposed_group_ms("comm"),
-                step.exposed_group_ms("dense"),
-            )
-            for step in steps
-        ]
+        self._time_steps()
+        timed, self._timed = self._timed, []
+        return timed
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """A collective: tables and dense parameters on rank 0, without optimizer state."""
@@ -90,6 +93,23 @@ class EngineRunner(Runner):
     def close(self) -> None:
         """End the lanes."""
         self._pipeline.close()
+
+    def _time_steps(self) -> None:
+        """Read the trace up to now; the next step counts from its own begin."""
+        events = self._tracer.take()
+        if self._kept_events is not None:
+            self._kept_events += events
+        steps = breakdown(events, self._began)
+        self._began = None
+        self._timed += [
+            StepTimes(
+                step.step_ms,
+                step.exposed_group_ms("lookup"),
+                step.exposed_group_ms("comm"),
+                step.exposed_group_ms("dense"),
+            )
+            for step in steps
+        ]
 
 
 class EngineMethod(Method):

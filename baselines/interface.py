@@ -10,7 +10,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from nestpipe.clipping import GradientClipping
+from nestpipe.evaluation import Evaluated
 from nestpipe.freshness import FreshnessMeter
+from nestpipe.lr import LrFactor
 from nestpipe.optim import SparseOptimizer
 from nestpipe.schedule import Schedule
 from nestpipe.table import HostTier
@@ -34,6 +37,12 @@ class Setup:
     """Where given, methods on the engine leave every op's event here as its step's times are read."""
     freshness: FreshnessMeter | None = None
     """Where given, methods on the engine count in it how stale the rows are that they read."""
+    dense_lr_factor: LrFactor | None = None
+    """By step, counted from 0: the factor on the dense optimizer's learning rates; None: always 1."""
+    sparse_lr_factor: LrFactor | None = None
+    """By step, counted from 0: the factor on the sparse optimizer's learning rate; None: always 1."""
+    clipping: GradientClipping | None = None
+    """Limits the norm of each step's gradients."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +94,25 @@ class Runner(ABC):
     def state_dict(self) -> dict[str, torch.Tensor]:
         """A collective: on rank 0 tables and dense parameters as plain tensors under the unsharded
         model's names, elsewhere an empty dict."""
+
+    def evaluate(self, batches: Iterator[Any]) -> Iterator[Evaluated]:
+        """Each batch as it was drawn, with its loss and the model's output, one batch at a time.
+
+        The model runs forward only, in evaluation mode and without gradients. A collective, though workers
+        may have different numbers of batches. Those drawn ahead for training stay drawn, and training goes
+        on as if nothing had been evaluated. Not every method need offer it: the default raises
+        NotImplementedError.
+        """
+        raise NotImplementedError(f"{type(self).__name__} cannot evaluate: it does not define `evaluate`")
+
+    def rows_of(self, table: str) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """This worker's rows of a table by its configuration's name: ids [n] and rows [n, dim], copies.
+
+        In chunks; every row of the table is on exactly one worker of the world. With replicas those of
+        rank 0's group count, which between two averagings differ from the others'. Raises ValueError for
+        an unknown name. Not every method need offer it: the default raises NotImplementedError.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no rows to show: it does not define `rows_of`")
 
     def drain(self) -> None:  # noqa: B027 - most methods have nothing in flight
         """Wait until nothing of this method runs in the background."""

@@ -12,14 +12,9 @@ from torchrec.distributed.train_pipeline import TrainPipelineBase
 from torchrec.distributed.types import ShardingEnv2D, ShardingPlan, ShardingStrategy
 
 from baselines.interface import Method, Setup
-from baselines.torchrec_common import (
-    load_tables,
-    make_dense_optimizer,
-    make_sharders,
-    row_wise_plan,
-    table_weights,
-)
+from baselines.torchrec_common import make_dense_optimizer, make_sharders, row_wise_plan
 from baselines.torchrec_runner import TorchRecRunner
+from baselines.torchrec_state import load_tables, table_weights
 from nestpipe.optim import SGD
 
 
@@ -113,9 +108,12 @@ class TwoD(Method):
         has_state = not isinstance(setup.sparse_optimizer, SGD)
         model = CpuDMPCollection(setup, plan, list(sharders.values()), group_size, has_state)
         load_tables(model, tables)
-        pipeline = TrainPipelineBase(model, make_dense_optimizer(model, setup), setup.device)
+        optimizer = make_dense_optimizer(model, setup)
+        pipeline = TrainPipelineBase(model, optimizer, setup.device)
         return TorchRecRunner(
+            setup,
             model,
+            optimizer,
             pipeline,
             note=_note(replicas, group_size, sync_every),
             sync_replicas=model.sync if replicas > 1 else None,

@@ -23,8 +23,9 @@ class TorchRecBase(Method):
     def build(self, setup: Setup) -> TorchRecRunner:
         """Shard the model; a collective."""
         model = shard(setup, dedup=self.dedup)
-        pipeline = TrainPipelineBase(model, make_dense_optimizer(model, setup), setup.device)
-        return TorchRecRunner(model, pipeline)
+        optimizer = make_dense_optimizer(model, setup)
+        pipeline = TrainPipelineBase(model, optimizer, setup.device)
+        return TorchRecRunner(setup, model, optimizer, pipeline)
 
 
 TORCHREC = TorchRecBase(

@@ -7,6 +7,7 @@ TorchRec is replaced: hooks and wrappers sit on one runner's own objects and go 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from functools import partial
 from typing import Any, Protocol
@@ -89,6 +90,15 @@ class StepHooks:
         """Tell the observers that `point` ends."""
         for observer in reversed(self._observers):
             observer.leave(point, features)
+
+    @contextmanager
+    def muted(self) -> Iterator[None]:
+        """Tell nobody of what happens meanwhile."""
+        observers, self._observers = self._observers, []
+        try:
+            yield
+        finally:
+            self._observers = observers
 
     def close(self) -> None:
         """Take every hook and wrapper away."""

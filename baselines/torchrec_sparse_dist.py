@@ -19,8 +19,9 @@ class TorchRecSparseDist(Method):
     def build(self, setup: Setup) -> TorchRecRunner:
         """Shard the model, which torch.fx must be able to trace; a collective."""
         model = shard(setup, dedup=True)
-        pipeline = TrainPipelineSparseDist(model, make_dense_optimizer(model, setup), setup.device)
-        return TorchRecRunner(model, pipeline)
+        optimizer = make_dense_optimizer(model, setup)
+        pipeline = TrainPipelineSparseDist(model, optimizer, setup.device)
+        return TorchRecRunner(setup, model, optimizer, pipeline)
 
 
 TORCHREC_SPARSE_DIST = TorchRecSparseDist()

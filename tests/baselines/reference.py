@@ -7,6 +7,8 @@ workers that share the table, and applied once a step.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -80,6 +82,10 @@ def plain_model(case: Case) -> nn.Module:
     return model
 
 
+def constant(step: int) -> float:
+    return 1.0
+
+
 class Tables:
     """The tables of one replica and their optimizer state, updated by plain formulas."""
 
@@ -87,18 +93,31 @@ class Tables:
         self.weights = {name: weight.clone() for name, weight in weights.items()}
         self.sums = {name: torch.zeros_like(weight) for name, weight in weights.items()}
 
-    def update(self, gradients: State, optimizer: SparseOptimizer) -> None:
+    def update(self, gradients: State, optimizer: SparseOptimizer, lr: float) -> None:
+        assert isinstance(optimizer, SGD | RowWiseAdagrad | Adagrad)
         for name, gradient in gradients.items():
             weight, total = self.weights[name], self.sums[name]
+            if optimizer.weight_decay:
+                touched = (gradient != 0).any(dim=1, keepdim=True)
+                gradient = gradient + optimizer.weight_decay * weight * touched
             if isinstance(optimizer, SGD):
-                weight -= optimizer.lr * gradient
+                weight -= lr * gradient
                 continue
-            assert isinstance(optimizer, RowWiseAdagrad | Adagrad)
             squares = gradient**2
             if isinstance(optimizer, RowWiseAdagrad):
                 squares = squares.mean(dim=1, keepdim=True)
             total += squares
-            weight -= optimizer.lr * gradient / (total.sqrt() + optimizer.eps)
+            weight -= lr * gradient / (total.sqrt() + optimizer.eps)
+
+
+@dataclass(frozen=True)
+class Updates:
+    """How an update differs from the optimizers' own: factors on the learning rates, and clipping."""
+
+    dense_lr_factor: Callable[[int], float] = constant
+    sparse_lr_factor: Callable[[int], float] = constant
+    max_norm: float = math.inf
+    """Limit of the dense gradients' global norm, after averaging; as torch's clip_grad_norm_."""
 
 
 def train(
@@ -108,12 +127,14 @@ def train(
     num_steps: int,
     num_workers: int,
     num_groups: int = 1,
+    updates: Updates | None = None,
 ) -> tuple[State, list[list[float]]]:
     """Parameters after `num_steps`, and the losses by step and worker.
 
     Worker w belongs to group w % num_groups; after each step the groups' tables and their optimizer
     state are averaged.
     """
+    updates = updates or Updates()
     model = plain_model(case)
     dense = {name: p for name, p in model.named_parameters() if "embedding" not in name}
     dense_optimizer = torch.optim.Adam(dense.values(), lr=dense_lr)
@@ -137,12 +158,22 @@ def train(
         for parameter in dense.values():
             if parameter.grad is not None:
                 parameter.grad /= num_workers
+        _clip(list(dense.values()), updates.max_norm)
+        for settings in dense_optimizer.param_groups:
+            settings["lr"] = dense_lr * updates.dense_lr_factor(step)
         dense_optimizer.step()
         for tables, gradient in zip(groups, gradients, strict=True):
-            tables.update(gradient, optimizer)
+            tables.update(gradient, optimizer, optimizer.lr * updates.sparse_lr_factor(step))
         _average(groups)
     _load(model, groups[0].weights)
     return {name: p.detach().clone() for name, p in model.named_parameters()}, losses
+
+
+def _clip(parameters: list[nn.Parameter], max_norm: float) -> None:
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    norm = math.sqrt(sum(gradient.square().sum().item() for gradient in gradients))
+    for gradient in gradients:
+        gradient *= min(1.0, max_norm / (norm + 1e-6))
 
 
 def _load(model: nn.Module, weights: State) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from baselines.torchrec_common import _local_shards, sharded_modules
+from baselines.torchrec_state import _local_shards, sharded_modules
 from nestpipe.optim import SGD, Adagrad, Adam, RowWiseAdagrad, SparseOptimizer
 from tests.baselines import reference, training
 from tests.baselines.models import Case
@@ -103,7 +103,7 @@ def _replicas(rank: int, num_workers: int, num_steps: int) -> tuple[str, State]:
     runner = training.build("2d-sp", case, RowWiseAdagrad(0.1), {"replicas": 2, "sync_every": 3})
     training.step_until_stop(runner, case, rank, num_steps)
     modules = sharded_modules(runner._model).values()
-    return runner.note, {n: w.clone() for module in modules for n, w in _local_shards(module)}
+    return runner.note, {n: w.clone() for module in modules for n, _, w in _local_shards(module)}
 
 
 def test_replicas_meet_when_they_are_averaged() -> None:

@@ -19,13 +19,15 @@ State = dict[str, torch.Tensor]
 
 
 def build(
-    name: str, case: Case, optimizer: SparseOptimizer, options: Mapping[str, Any] | None = None
+    name: str, case: Case, optimizer: SparseOptimizer, options: Mapping[str, Any] | None = None, **more: Any
 ) -> TorchRecRunner:
+    """The method on the case's model; `more` are fields of `Setup`."""
     setup = Setup(
         model=case.model(),
         sparse_optimizer=optimizer,
         dense_optimizer=lambda parameters: torch.optim.Adam(parameters, lr=DENSE_LR),
         options=options or {},
+        **more,
     )
     runner = registry.get(name).build(setup)
     assert isinstance(runner, TorchRecRunner)
