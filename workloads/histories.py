@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from workloads.cache import prepared
-from workloads.jagged import offsets_of
-from workloads.tables import Layout, read_chunks
+from workloads.grouping import write_histories
+from workloads.npy import mapped
+from workloads.tables import Chunk, Layout, Names, read_chunks
 
-FORMAT_VERSION = 1
-
-Chunk = dict[str, NDArray[Any]]
-"""Interactions in any order: user, item and time as integers, action as numbers; equally long."""
+FORMAT_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -27,7 +24,8 @@ class Histories:
 
     User `u` owns `offsets[u]` to `offsets[u + 1]` of `items` (0 to num_items - 1, int64), `timestamps_s`
     (int64, seconds) and `actions` (float32: the source's weight of the action). `user_ids` and `item_ids`
-    give the source's ids back.
+    give the source's ids back, both ascending. Where the source's ids are text, they are codes into
+    `user_names` and `item_names`, UTF-8 bytes.
     """
 
     offsets: NDArray[np.int64]
@@ -36,6 +34,8 @@ class Histories:
     actions: NDArray[np.float32]
     user_ids: NDArray[np.int64]
     item_ids: NDArray[np.int64]
+    user_names: NDArray[np.bytes_] | None = None
+    item_names: NDArray[np.bytes_] | None = None
 
     @property
     def num_users(self) -> int:
@@ -45,54 +45,49 @@ class Histories:
     def num_items(self) -> int:
         return len(self.item_ids)
 
-    def save(self, folder: Path) -> None:
-        """One .npy file a field."""
-        for field in fields(self):
-            np.save(folder / f"{field.name}.npy", getattr(self, field.name))
-
     @classmethod
     def load(cls, folder: Path) -> Histories:
-        """Memory-mapped, read-only."""
-        mapped = {f.name: np.load(folder / f"{f.name}.npy", mmap_mode="r") for f in fields(cls)}
-        # The plain view of the same memory skips the subclass's bookkeeping at every access.
-        return cls(**{name: array.view(np.ndarray) for name, array in mapped.items()})
-
-
-def group_by_user(chunks: Iterable[Chunk], *, times_a_second: int, ties_by_item: bool) -> Histories:
-    """Histories from interactions in any order; `time` counts `times_a_second` to the second.
-
-    Interactions of a user at the same time stay in the order of the source, or go by the source's item
-    id where `ties_by_item`. Peak memory is about 60 bytes an interaction.
-    """
-    parts = list(chunks)
-    # Popping frees a column's parts as soon as the whole of it is there.
-    user, item, time, action = (
-        np.concatenate([part.pop(name) for part in parts]) for name in ("user", "item", "time", "action")
-    )
-    order = np.lexsort((item, time, user) if ties_by_item else (time, user))
-    user_ids, lengths = np.unique(user, return_counts=True)
-    codes, item_ids = pd.factorize(item, sort=True)
-    return Histories(
-        offsets=offsets_of(lengths.astype(np.int64)),
-        items=codes[order].astype(np.int64),
-        timestamps_s=time[order] // times_a_second,
-        actions=action[order].astype(np.float32),
-        user_ids=user_ids,
-        item_ids=np.asarray(item_ids),
-    )
+        """What `write_histories` left in a folder: one .npy file a field, memory-mapped, read-only."""
+        paths = {field.name: folder / f"{field.name}.npy" for field in fields(cls)}
+        return cls(**{name: mapped(path) for name, path in paths.items() if path.is_file()})
 
 
 def load_histories(kind: str, files: Sequence[Path], layout: Layout, cache_dir: Path) -> Histories:
-    """The histories in `files`, which share one layout: read once, then mapped from the cache.
+    """The histories in text `files`, which share one layout; see `gathered`."""
+    return gathered(
+        kind,
+        files,
+        {"layout": layout.name},
+        lambda file, names: read_chunks(file, layout, names),
+        cache_dir,
+        times_a_second=layout.times_a_second,
+        ties_by_item=layout.ties_by_item,
+    )
 
-    ValueError for a malformed file, with file and line, and where the files hold no interactions.
+
+def gathered(
+    kind: str,
+    files: Sequence[Path],
+    settings: Mapping[str, Any],
+    read: Callable[[Path, Names], Iterable[Chunk]],
+    cache_dir: Path,
+    *,
+    times_a_second: int,
+    ties_by_item: bool = False,
+) -> Histories:
+    """The histories in `files`, whose interactions `read` gives: read once, then mapped from the cache.
+
+    `settings` are what else the interactions depend on. ValueError for a malformed file, with file and
+    line, and for a file without interactions; then nothing is left in the cache.
     """
 
     def build(folder: Path) -> None:
-        chunks = (chunk for file in files for chunk in read_chunks(file, layout))
-        group_by_user(chunks, times_a_second=layout.times_a_second, ties_by_item=layout.ties_by_item).save(
-            folder
-        )
+        names = Names()
+        chunks = (chunk for file in files for chunk in read(file, names))
+        write_histories(chunks, folder, times_a_second=times_a_second, ties_by_item=ties_by_item)
+        for field, texts in (("user_names", names.user.names()), ("item_names", names.item.names())):
+            if len(texts):
+                np.save(folder / f"{field}.npy", texts)
 
-    settings = {"version": FORMAT_VERSION, "layout": layout.name}
-    return Histories.load(prepared(cache_dir, kind, files, settings, build))
+    versioned = {"version": FORMAT_VERSION, **settings}
+    return Histories.load(prepared(cache_dir, kind, files, versioned, build))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import nn
+from torch.distributed import ProcessGroup
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from torchrec.streamable import Pipelineable
 
@@ -80,4 +81,60 @@ class Workload(Protocol):
 
     def batches(self, *, rank: int, num_workers: int, start_step: int = 0) -> Iterator[SequenceBatch]:
         """Endless batches of one worker; each is a function of (seed, step, rank, num_workers) alone."""
+        ...
+
+
+RowsOf = Callable[[str], Iterator[tuple[torch.Tensor, torch.Tensor]]]
+"""From a table's name to this worker's part of it in chunks: ids [n], int64, and rows [n, dim].
+
+Every row of the table is on exactly one worker. It is called and read to the end equally often on every
+worker, however many chunks each has.
+"""
+
+
+@dataclass(frozen=True, eq=False)
+class EvaluationResult:
+    """Metrics on every worker; on rank 0 also what they were computed from, in order of sample ids.
+
+    `sample_ids` [num_samples] and, where items were ranked, `ranks` [num_samples] (1: the best) and
+    `top_items` [num_samples, 50], the best item first and -1 where there are no more; all int64. They are
+    None on the other workers.
+    """
+
+    metrics: dict[str, float]
+    sample_ids: torch.Tensor | None = None
+    ranks: torch.Tensor | None = None
+    top_items: torch.Tensor | None = None
+
+
+@runtime_checkable
+class Evaluable(Workload, Protocol):
+    """A workload that holds samples out and says how well a model predicts them."""
+
+    def num_steps_an_epoch(self, num_workers: int) -> int:
+        """Steps of `training_batches` that count as one epoch; equal on every worker."""
+        ...
+
+    def training_batches(
+        self, *, rank: int, num_workers: int, start_epoch: int = 0
+    ) -> Iterator[SequenceBatch]:
+        """As `batches`, without what is held out: endless, epoch after epoch from `start_epoch` on."""
+        ...
+
+    def evaluation_batches(self, *, rank: int, num_workers: int) -> Iterator[SequenceBatch]:
+        """Every held-out sample once over all workers, which may have different numbers of batches."""
+        ...
+
+    def evaluate(
+        self,
+        results: Iterator[tuple[SequenceBatch, torch.Tensor, torch.Tensor]],
+        rows_of: RowsOf,
+        group: ProcessGroup | None,
+    ) -> EvaluationResult:
+        """A collective: metrics of what a model said about `evaluation_batches`.
+
+        `results` gives (batch, loss, output) of each of this worker's batches and is read to its end before
+        anything else; `group` is a gloo group of all workers that nothing else uses meanwhile, or None in
+        a single process.
+        """
         ...

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 from torch import nn
 
-from workloads.configs import HstuConfig, InteractionsConfig
+from workloads.configs import KuaiRandConfig
+from workloads.delimited import first_line
+from workloads.forms import Column, Delimited, Kind
 from workloads.histories import load_histories
 from workloads.interface import Workload
+from workloads.kuairand_sides import check_names, load_sides
+from workloads.models.configs import SequenceModelConfig
 from workloads.paths import existing_paths, one_layout
 from workloads.sequences import SequenceWorkload
-from workloads.tables import Layout
+from workloads.tables import Columns, Layout
 
 _BITS = {
     "is_click": 1,
@@ -37,26 +40,27 @@ _RAW_COLUMNS = (
 _NOT_IN_REDUCED = ("is_like", "is_hate", "profile_stay_time", "is_rand", "tab")
 
 
-def _bit_sum(frame: pd.DataFrame) -> NDArray[np.float32]:
+def _bit_sum(columns: Columns) -> NDArray[np.float32]:
     """The actions of a view as one number, a bit each; a column that is not there counts as 0."""
-    total = np.zeros(len(frame), dtype=np.int64)
-    for column, bit in _BITS.items():
-        if column in frame:
-            total += bit * (frame[column].to_numpy() != 0)
+    total = np.zeros(len(columns["user_id"]), dtype=np.int64)
+    for name, bit in _BITS.items():
+        if name in columns:
+            total += bit * (columns[name] != 0)
     return total.astype(np.float32)
 
 
-def _bit_sum_of_reduced(frame: pd.DataFrame) -> NDArray[np.float32]:
+def _bit_sum_of_reduced(columns: Columns) -> NDArray[np.float32]:
     """As `_bit_sum`, with `label` standing for a like (1) or a hate (0)."""
-    liked = np.where(frame["label"].to_numpy() == 1, _BITS["is_like"], _BITS["is_hate"])
-    return _bit_sum(frame) + liked.astype(np.float32)
+    liked = np.where(columns["label"] == 1, _BITS["is_like"], _BITS["is_hate"])
+    return _bit_sum(columns) + liked.astype(np.float32)
+
+
+def _integers(names: Iterable[str]) -> tuple[Column, ...]:
+    return tuple(Column(name, Kind.INTEGER) for name in names)
 
 
 RAW = Layout(
-    name="kuairand-raw",
-    separator=",",
-    columns=_RAW_COLUMNS,
-    has_header=True,
+    form=Delimited("kuairand-raw", ",", _integers(_RAW_COLUMNS), has_header=True),
     user="user_id",
     item="video_id",
     time="time_ms",
@@ -64,19 +68,20 @@ RAW = Layout(
     times_a_second=1000,
 )
 
-# Rows of the reduced form come in no order, so that ties need a rule.
+_REDUCED_COLUMNS = (
+    *_integers(name for name in _RAW_COLUMNS if name not in _NOT_IN_REDUCED),
+    Column("label", Kind.INTEGER),
+    Column("timestamp", Kind.ANYTHING, used=False),
+)
 REDUCED = Layout(
-    name="kuairand-reduced",
-    separator="\t",
-    columns=(*(name for name in _RAW_COLUMNS if name not in _NOT_IN_REDUCED), "label", "timestamp"),
-    has_header=True,
+    form=Delimited("kuairand-reduced", "\t", _REDUCED_COLUMNS, has_header=True),
     user="user_id",
     item="video_id",
     time="time_ms",
     action=_bit_sum_of_reduced,
     times_a_second=1000,
+    # Its rows come in no order, so that ties need a rule.
     ties_by_item=True,
-    text_columns=("timestamp",),
 )
 
 _LAYOUTS = (RAW, REDUCED)
@@ -104,7 +109,7 @@ def _logs_in(folder: Path) -> list[Path]:
         raise ValueError(f"{folder} holds several data sets ({found}): give path= the folder of one")
     if logs:
         return logs
-    reduced = [file for file in sorted(folder.rglob("*.csv")) if REDUCED.is_layout_of(file)]
+    reduced = [file for file in sorted(folder.rglob("*.csv")) if REDUCED.form.begins_with(first_line(file))]
     if len(reduced) > 1:
         raise ValueError(
             f"{folder} holds several reduced files: give path= one of {', '.join(map(str, reduced))}"
@@ -117,9 +122,9 @@ def _logs_in(folder: Path) -> list[Path]:
 
 
 def build(
-    config: InteractionsConfig,
-    model_config: HstuConfig,
-    build_model: Callable[[Sequence[int], int], nn.Module],
+    config: KuaiRandConfig,
+    model_config: SequenceModelConfig,
+    build_model: Callable[..., nn.Module],
     *,
     seed: int,
     num_workers: int,
@@ -130,8 +135,16 @@ def build(
         raise ValueError(
             "workload 'kuairand' needs path=FILE-OR-FOLDER, the logs of KuaiRand 27K, 1K or Pure"
         )
+    check_names(config.side_features)
     files = find_logs(config.path)
     histories = load_histories("kuairand", files, one_layout(files, _LAYOUTS), cache_dir)
     return SequenceWorkload(
-        "kuairand", histories, config, model_config, build_model, seed=seed, num_workers=num_workers
+        "kuairand",
+        histories,
+        config,
+        model_config,
+        build_model,
+        seed=seed,
+        num_workers=num_workers,
+        sides=load_sides(config.side_features, files, histories, cache_dir) if config.side_features else (),
     )

@@ -2,39 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 from torch import nn
 
-from workloads.configs import HstuConfig, InteractionsConfig
+from workloads.configs import InteractionsConfig
 from workloads.fetch import ml_100k_path
+from workloads.forms import Column, Delimited, Kind
 from workloads.histories import load_histories
 from workloads.interface import Workload
+from workloads.models.configs import SequenceModelConfig
 from workloads.paths import existing_paths, one_layout
 from workloads.sequences import SequenceWorkload
-from workloads.tables import Layout
+from workloads.tables import Columns, Layout
 
 
 def _layout(name: str, separator: str, columns: tuple[str, str, str, str], *, has_header: bool) -> Layout:
     user, item, rating, time = columns
+    kinds = (Kind.INTEGER, Kind.INTEGER, Kind.NUMBER, Kind.NUMBER)
+    described = tuple(Column(column, kind) for column, kind in zip(columns, kinds, strict=True))
 
-    def ratings(frame: pd.DataFrame) -> NDArray[np.float32]:
-        return frame[rating].to_numpy(np.float32)
+    def ratings(values: Columns) -> NDArray[np.float32]:
+        return values[rating].astype(np.float32)
 
     return Layout(
-        name=name,
-        separator=separator,
-        columns=columns,
-        has_header=has_header,
+        form=Delimited(name, separator, described, has_header),
         user=user,
         item=item,
         time=time,
         action=ratings,
-        float_columns=(rating, time),
     )
 
 
@@ -82,8 +81,8 @@ def _fetched(cache_dir: Path) -> list[Path]:
 
 def build(
     config: InteractionsConfig,
-    model_config: HstuConfig,
-    build_model: Callable[[Sequence[int], int], nn.Module],
+    model_config: SequenceModelConfig,
+    build_model: Callable[..., nn.Module],
     *,
     seed: int,
     num_workers: int,

@@ -38,12 +38,17 @@ def _ints(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(",") if part.strip())
 
 
+def _texts(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
 _PARSERS: dict[Any, tuple[Callable[[str], Any], str]] = {
     int: (int, "an integer"),
     float: (_float, "a finite number"),
     bool: (_bool, "true or false"),
     str: (str, "text"),
     tuple[int, ...]: (_ints, "integers separated by commas"),
+    tuple[str, ...]: (_texts, "names separated by commas"),
 }
 
 
@@ -67,3 +72,10 @@ def require(condition: bool, key: str, value: object, expected: str) -> None:
     """Check one setting: ValueError with key, value and expectation unless `condition` holds."""
     if not condition:
         raise ValueError(f"setting {key}={value}: expected {expected}")
+
+
+def require_positive(config: object, *names: str) -> None:
+    """Check that these settings of `config` are more than 0."""
+    for name in names:
+        value = getattr(config, name)
+        require(value > 0, name, value, "more than 0")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from workloads.delimited import first_line
 from workloads.tables import Layout
 
 
@@ -36,11 +37,19 @@ def one_layout(files: Sequence[Path], layouts: Sequence[Layout]) -> Layout:
 
 
 def _layout_of(file: Path, layouts: Sequence[Layout]) -> Layout:
+    line = first_line(file)
     for layout in layouts:
-        if layout.is_layout_of(file):
+        if layout.form.begins_with(line):
             return layout
+    for layout in layouts:
+        missing = layout.form.missing_in(line)
+        if missing:
+            raise ValueError(
+                f"{file}, line 1: the header lacks {', '.join(missing)}, expected that of {layout.name}: "
+                f"{layout.form.header!r}"
+            )
     expected = "; ".join(
-        f"{layout.name} ({'with' if layout.has_header else 'without'} the header {layout.header!r})"
+        f"{layout.name} ({'with' if layout.form.has_header else 'without'} the header {layout.form.header!r})"
         for layout in layouts
     )
     raise ValueError(f"{file}, line 1: no known kind of file, expected one of: {expected}")

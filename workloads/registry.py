@@ -11,11 +11,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workloads.configs import (
+    CRITEO_PRESETS,
+    INDUSTRIAL_PRESETS,
     SYNTHETIC_PRESETS,
-    HstuConfig,
+    CriteoConfig,
+    IndustrialConfig,
     InteractionsConfig,
-    PooledConfig,
+    KuaiRandConfig,
+    LogConfig,
     SyntheticConfig,
+)
+from workloads.models.configs import (
+    DLRM_VARIANTS,
+    FUXI_VARIANTS,
+    HSTU_VARIANTS,
+    SASREC_VARIANTS,
+    DlrmConfig,
+    FuxiConfig,
+    HstuConfig,
+    PooledConfig,
+    SasrecConfig,
 )
 from workloads.parsing import parse_into, require, unknown
 
@@ -27,12 +42,19 @@ if TYPE_CHECKING:
 class Model:
     """A registered model; `builder` is `module:function`, imported when it is built.
 
-    The function is called with (config, num_rows of each table, seed) and returns the nn.Module.
+    The function is called with (config, num_rows, seed) and returns the nn.Module. What a workload calls
+    is the same without the config. Sequence models: `build_model([num_items], seed, sides=[SideTable, ...])`
+    with one looked-up feature and table a side beside the features `item` and `negative`. Click models
+    (pooled, dlrm): `build_model(num_rows, seed, features=names)`, one feature and table a name, by default
+    `feature_0`, `feature_1`, ...; `dlrm` reads `batch.dense` of its config's `num_dense` columns. Both
+    keywords may be left out. `variants` are named sizes: each replaces fields of the config, the first is
+    the config's own defaults.
     """
 
     summary: str
     config: type
     builder: str
+    variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -51,11 +73,36 @@ class Source:
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
+SEQUENCE_MODELS = ("hstu", "fuxi", "sasrec")
+
 MODELS: Mapping[str, Model] = {
     "pooled": Model(
         "mean of a sample's rows and a small SiLU MLP", PooledConfig, "workloads.models.pooled:build"
     ),
-    "hstu": Model("HSTU blocks on item sequences, next-item loss", HstuConfig, "workloads.models.hstu:build"),
+    "dlrm": Model(
+        "DLRM-v2: numeric and pooled features, low-rank cross network, clicks",
+        DlrmConfig,
+        "workloads.models.dlrm:build",
+        DLRM_VARIANTS,
+    ),
+    "hstu": Model(
+        "HSTU blocks on item sequences, next-item loss",
+        HstuConfig,
+        "workloads.models.hstu:build",
+        HSTU_VARIANTS,
+    ),
+    "fuxi": Model(
+        "FuXi-alpha blocks on item sequences, next-item loss",
+        FuxiConfig,
+        "workloads.models.fuxi:build",
+        FUXI_VARIANTS,
+    ),
+    "sasrec": Model(
+        "SASRec's softmax attention on item sequences, next-item loss",
+        SasrecConfig,
+        "workloads.models.sasrec:build",
+        SASREC_VARIANTS,
+    ),
 }
 
 WORKLOADS: Mapping[str, Source] = {
@@ -63,21 +110,45 @@ WORKLOADS: Mapping[str, Source] = {
         summary="Zipf keys, log-normal lengths; needs no data",
         config=SyntheticConfig,
         builder="workloads.synthetic:build",
-        models=("pooled",),
+        models=("pooled", "dlrm"),
+        # Its samples have keys only.
+        defaults={"num_dense": 0},
         presets=SYNTHETIC_PRESETS,
+    ),
+    "industrial": Source(
+        summary="a huge table of items, users with interests, contexts, drift; needs no data",
+        config=IndustrialConfig,
+        builder="workloads.industrial:build",
+        models=("pooled", "dlrm", *SEQUENCE_MODELS),
+        # Its samples have no numeric features.
+        defaults={"num_dense": 0},
+        presets=INDUSTRIAL_PRESETS,
     ),
     "kuairand": Source(
         summary="raw logs of KuaiRand 27K, 1K or Pure (path=FILE-OR-FOLDER)",
-        config=InteractionsConfig,
+        config=KuaiRandConfig,
         builder="workloads.kuairand:build",
-        models=("hstu",),
+        models=SEQUENCE_MODELS,
         defaults={"max_length": 128},
     ),
     "movielens": Source(
         summary="MovieLens ratings (path=FILE-OR-FOLDER, or what `nestpipe data fetch ml-100k` fetched)",
         config=InteractionsConfig,
         builder="workloads.movielens:build",
-        models=("hstu",),
+        models=SEQUENCE_MODELS,
+    ),
+    "log": Source(
+        summary="your own interactions, CSV or Parquet (path=FILE-OR-FOLDER, user=, item=, time= columns)",
+        config=LogConfig,
+        builder="workloads.log:build",
+        models=SEQUENCE_MODELS,
+    ),
+    "criteo": Source(
+        summary="Criteo's clicks, Kaggle or Terabyte (path=FILE-OR-FOLDER)",
+        config=CriteoConfig,
+        builder="workloads.criteo:build",
+        models=("dlrm", "pooled"),
+        presets=CRITEO_PRESETS,
     ),
 }
 
@@ -109,9 +180,9 @@ def names() -> list[str]:
 def create(
     name: str, settings: Mapping[str, str], *, seed: int, num_workers: int, cache_dir: Path
 ) -> Workload:
-    """The workload `name` with the user's `settings`; explicit keys win over a `preset`.
+    """The workload `name` with the user's `settings`; explicit keys win over a `preset` and a `variant`.
 
-    ValueError for an unknown workload, model, preset or key (with the nearest name) and for a value
+    ValueError for an unknown workload, model, preset, variant or key (with the nearest name) and for a value
     that does not parse or fit.
     """
     if name not in WORKLOADS:
@@ -135,7 +206,7 @@ def describe() -> list[Description]:
         for name, source in sorted(WORKLOADS.items())
     ]
     models = [
-        Description("model", name, model.summary, _settings(model.config()))
+        Description("model", name, model.summary, (*_variant_setting(model), *_settings(model.config())))
         for name, model in sorted(MODELS.items())
     ]
     return workloads + models
@@ -155,16 +226,30 @@ def _model_of(source: Source, settings: Mapping[str, str]) -> Model:
 
 
 def _resolve(name: str, source: Source, model: Model, settings: dict[str, str]) -> tuple[Any, Any]:
-    """Both configs: defaults, then the workload's own defaults, then the preset, then `settings`."""
-    valid = {item.name for item in (*_source_settings(source), *_settings(model.config()))}
+    """Both configs: defaults, then the workload's own, the model's variant, the preset, `settings`."""
+    valid = {setting.name for setting in _source_settings(source, model)}
     for key in settings:
         if key not in valid:
             raise unknown(f"setting of workload {name!r}", key, valid)
-    preset = settings.get("preset")
-    if preset is not None and preset not in source.presets:
-        raise unknown("preset", preset, source.presets)
-    replaced = {**source.defaults, **(source.presets[preset] if preset is not None else {})}
+    # A workload's defaults are laptop sizes, so a variant that the user names wins over them.
+    replaced = {
+        **source.defaults,
+        **_named("variant", model.variants, settings),
+        **_named("preset", source.presets, settings),
+    }
     return _configured(source.config, replaced, settings), _configured(model.config, replaced, settings)
+
+
+def _named(
+    kind: str, choices: Mapping[str, Mapping[str, Any]], settings: Mapping[str, str]
+) -> Mapping[str, Any]:
+    """What the chosen preset or variant replaces."""
+    name = settings.get(kind)
+    if name is None:
+        return {}
+    if name not in choices:
+        raise unknown(kind, name, choices)
+    return choices[name]
 
 
 def _configured(config_type: type, replaced: Mapping[str, Any], settings: dict[str, str]) -> Any:
@@ -184,10 +269,19 @@ def _typed(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-def _source_settings(source: Source) -> tuple[Setting, ...]:
-    """The workload's own settings, then those of its default model as this workload sets them."""
+def _source_settings(source: Source, model: Model | None = None) -> tuple[Setting, ...]:
+    """The workload's own settings, then those of a model, its default one, as this workload sets them."""
+    model = model or MODELS[source.models[0]]
     settings = [Setting("model", source.models[0], f"one of {', '.join(source.models)}")]
-    if source.presets:
-        settings.append(Setting("preset", next(iter(source.presets)), f"one of {', '.join(source.presets)}"))
+    settings += _choice("preset", source.presets)
     settings += _settings(source.config(), source.defaults)
-    return (*settings, *_settings(MODELS[source.models[0]].config(), source.defaults))
+    return (*settings, *_variant_setting(model), *_settings(model.config(), source.defaults))
+
+
+def _variant_setting(model: Model) -> list[Setting]:
+    return _choice("variant", model.variants)
+
+
+def _choice(kind: str, choices: Mapping[str, Mapping[str, Any]]) -> list[Setting]:
+    """The setting that names a preset or variant, by default the first; none where there is no choice."""
+    return [Setting(kind, next(iter(choices)), f"one of {', '.join(choices)}")] if choices else []

@@ -10,17 +10,25 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
+from torch.distributed import ProcessGroup
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from workloads.configs import PooledConfig, SyntheticConfig
+from workloads.configs import SyntheticConfig
+from workloads.evaluation.click import evaluate_clicks
 from workloads.hashing import UInt64, hash_of, hash_stream, normal, uniform
-from workloads.interface import SequenceBatch, Workload
+from workloads.interface import EvaluationResult, RowsOf, SequenceBatch, Workload
 from workloads.jagged import positions_of, sums_of
-from workloads.models.pooled import feature_name
+from workloads.models.configs import PooledConfig
+from workloads.models.names import feature_name
 from workloads.zipf import AliasTable, zipf_probabilities
 
 # What a hash is drawn for: the streams must not overlap.
 _LENGTH, _ROUNDING, _KEY = range(3)
+
+# Samples never end, so an epoch is a number of them; no run gets as far as the ids of those held out.
+NUM_EPOCH_SAMPLES = 1 << 16
+NUM_HELD_OUT = 1 << 13
+_FIRST_HELD_OUT = 1 << 62
 
 
 class Synthetic:
@@ -57,6 +65,32 @@ class Synthetic:
         for step in itertools.count(start_step):
             first = (step * num_workers + rank) * self.batch_size
             yield self._batch(np.arange(first, first + self.batch_size, dtype=np.int64))
+
+    def num_steps_an_epoch(self, num_workers: int) -> int:
+        """The fewest steps that take NUM_EPOCH_SAMPLES; see `Evaluable`."""
+        return -(-NUM_EPOCH_SAMPLES // (self.batch_size * num_workers))
+
+    def training_batches(
+        self, *, rank: int, num_workers: int, start_epoch: int = 0
+    ) -> Iterator[SequenceBatch]:
+        """The batches of `batches`, which never reach what is held out; see `Evaluable`."""
+        start_step = start_epoch * self.num_steps_an_epoch(num_workers)
+        return self.batches(rank=rank, num_workers=num_workers, start_step=start_step)
+
+    def evaluation_batches(self, *, rank: int, num_workers: int) -> Iterator[SequenceBatch]:
+        """NUM_HELD_OUT samples over all workers; see `Evaluable`."""
+        own = np.arange(_FIRST_HELD_OUT + rank, _FIRST_HELD_OUT + NUM_HELD_OUT, num_workers, dtype=np.int64)
+        for first in range(0, len(own), self.batch_size):
+            yield self._batch(own[first : first + self.batch_size])
+
+    def evaluate(
+        self,
+        results: Iterator[tuple[SequenceBatch, torch.Tensor, torch.Tensor]],
+        rows_of: RowsOf,
+        group: ProcessGroup | None,
+    ) -> EvaluationResult:
+        """AUC and normalised entropy; see `Evaluable`."""
+        return evaluate_clicks(results, group)
 
     def _batch(self, sample_ids: NDArray[np.int64]) -> SequenceBatch:
         tables = np.arange(self.config.num_tables, dtype=np.int64)[:, np.newaxis]

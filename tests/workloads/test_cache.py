@@ -1,6 +1,8 @@
 """Prepared data is made once, found again, and never half-written."""
 
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -82,3 +84,35 @@ def test_default_cache_dir(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     assert default_cache_dir() == tmp_path / "home" / ".cache" / "nestpipe"
+
+
+def test_copied_cache_is_checked_once(tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch):
+    build = Builder(source)
+    folder = prepared(tmp_path / "cache", "kind", [source], {}, build)
+    os.utime(folder / "copy.txt", ns=(1, 1))
+    assert prepared(tmp_path / "cache", "kind", [source], {}, build) == folder
+    # The new time is written down, so that nothing has to be summed up any more.
+    monkeypatch.setattr("workloads.cache._sha256", lambda path: "other")
+    assert prepared(tmp_path / "cache", "kind", [source], {}, build) == folder
+    assert build.num_calls == 1
+
+
+def test_what_a_killed_process_left_is_removed(tmp_path: Path, source: Path):
+    code = """
+import os, sys
+from pathlib import Path
+from workloads.cache import prepared
+
+def die(folder: Path) -> None:
+    (folder / "part.npy").write_text("half")
+    os._exit(9)
+
+prepared(Path(sys.argv[1]), "kind", [Path(sys.argv[2])], {}, die)
+"""
+    cache = tmp_path / "cache"
+    done = subprocess.run([sys.executable, "-c", code, str(cache), str(source)], timeout=60, check=False)
+    assert done.returncode == 9
+    assert len(list(cache.rglob("part.npy"))) == 1
+    prepared(cache, "kind", [source], {}, Builder(source))
+    assert not list(cache.rglob("*.npy"))
+    assert not list(cache.rglob("unfinished-*"))

@@ -70,9 +70,9 @@ def expected_lists(rows: list[dict[str, int]]) -> dict[int, list[tuple[int, int,
     return lists
 
 
-@pytest.mark.parametrize("chunk_rows", [1, 7, 1000])
-def test_a_folder_of_standard_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk_rows: int):
-    monkeypatch.setattr(tables.read_chunks, "__defaults__", (chunk_rows,))
+@pytest.mark.parametrize("block_bytes", [250, 1000, 1 << 20])
+def test_a_folder_of_standard_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int):
+    monkeypatch.setattr(tables.read_chunks, "__defaults__", (None, block_bytes))
     generator = random.Random(1)
     folder = tmp_path / "KuaiRand-27K" / "data"
     names = [
@@ -101,7 +101,7 @@ def test_the_cache_is_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         raise AssertionError("read again")
 
     with monkeypatch.context() as patched:
-        patched.setattr("workloads.tables.pd.read_csv", fail)
+        patched.setattr("workloads.delimited.pa.csv.open_csv", fail)
         assert histories_as_lists(create(tmp_path, log, max_length="3")) == first
     write(log, [random_row(random.Random(2)) for _ in range(11)])
     assert sum(len(rows) for rows in histories_as_lists(create(tmp_path, log)).values()) == 11
@@ -155,7 +155,7 @@ def test_files_that_are_not_logs(tmp_path: Path):
         create(tmp_path, tmp_path / "empty.csv")
     header_only = tmp_path / "header.csv"
     header_only.write_text(COLUMNS + "\n")
-    with pytest.raises(ValueError, match=r"header.csv: no interactions"):
+    with pytest.raises(ValueError, match=r"header.csv: no rows"):
         create(tmp_path, header_only)
 
 

@@ -71,6 +71,25 @@ def test_every_form(tmp_path: Path, form: str, by_folder: bool):
     assert histories.timestamps_s.tolist() == [row[3] for row in ordered]
 
 
+BESIDE = {
+    "ml-100k": ("u.data", ("README", "u.item", "u.user", "u1.base", "ua.test", "mku.sh")),
+    "ml-1m": ("ratings.dat", ("README", "movies.dat", "users.dat")),
+    "ml-20m": ("ratings.csv", ("README.txt", "links.csv", "movies.csv", "tags.csv", "genome-scores.csv")),
+    "ml-latest-small": ("ratings.csv", ("README.txt", "links.csv", "movies.csv", "tags.csv")),
+}
+
+
+@pytest.mark.parametrize(("form", "others"), BESIDE.values(), ids=list(BESIDE))
+def test_a_folder_as_it_is_unpacked(tmp_path: Path, form: str, others: tuple[str, ...]):
+    path = write(tmp_path / "ml" / "inner", form)
+    # The csv files of MovieLens end their lines so.
+    path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+    for other in others:
+        (path.parent / other).write_text("movieId,imdbId\n1,0114709\n")
+    histories = create(tmp_path, path=str(tmp_path / "ml")).histories
+    assert (histories.num_users, len(histories.items)) == (3, 60)
+
+
 def test_a_form_is_known_by_its_content(tmp_path: Path):
     path = write(tmp_path, "u.data").rename(tmp_path / "renamed.txt")
     assert create(tmp_path, path=str(path)).histories.num_users == 3
@@ -80,6 +99,7 @@ def test_a_form_is_known_by_its_content(tmp_path: Path):
     ("form", "line", "expected"),
     [
         ("ratings.dat", "1::2::3", "line 3: 3 columns, expected 4"),
+        ("ratings.dat", "1:9:2::3::4", "line 3: 3 columns, expected 4"),
         ("ratings.dat", "1:2:3:4", "line 3: 1 columns, expected 4"),
         ("ratings.dat", "1::2::3::4::5", "line 3: 5 columns, expected 4"),
         ("ratings.csv", "1,2,,4", "line 4: rating is '', expected a finite number"),

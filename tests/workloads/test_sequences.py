@@ -9,8 +9,9 @@ from torch import nn
 
 from tests.workloads.batches import histories_of, plain, rows_of, samples_of
 from tests.workloads.statistics import fits
-from workloads.configs import HstuConfig, InteractionsConfig
+from workloads.configs import InteractionsConfig
 from workloads.interface import SequenceBatch
+from workloads.models.configs import HstuConfig
 from workloads.sequences import SequenceWorkload, ShuffledPasses
 
 LENGTHS = [1, 2, 3, 5, 8, 13, 21, 34, 4, 4, 1]

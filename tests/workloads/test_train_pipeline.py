@@ -7,17 +7,21 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torchrec.distributed.embedding import EmbeddingCollectionSharder
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.planner import EmbeddingShardingPlanner, Topology
 from torchrec.distributed.planner.types import ParameterConstraints
 from torchrec.distributed.train_pipeline import TrainPipelineSparseDist
 
+from baselines.torchrec_state import load_tables, table_weights
 from tests.distributed import run_workers
 from tests.workloads.test_movielens import write
 from workloads import registry
 from workloads.interface import Workload
 
 CPU = torch.device("cpu")
+# The planner offers rows of sequences on a CPU, and pooled features by whole tables only.
+SHARDING_TYPES = ["row_wise", "table_wise"]
 TABLES = {"synthetic": ("table_0", "table_1"), "movielens": ("item",)}
 
 
@@ -38,13 +42,17 @@ def create(name: str, settings: dict[str, str], num_workers: int, cache_dir: str
 
 
 def sharded(model: nn.Module, num_workers: int, tables: tuple[str, ...]) -> DistributedModelParallel:
-    sharders = [EmbeddingCollectionSharder(fused_params={"learning_rate": 0.0})]
+    fused = {"learning_rate": 0.0}
+    sharders = [EmbeddingCollectionSharder(fused), EmbeddingBagCollectionSharder(fused)]
     planner = EmbeddingShardingPlanner(
         topology=Topology(world_size=num_workers, compute_device="cpu"),
-        constraints={table: ParameterConstraints(sharding_types=["row_wise"]) for table in tables},
+        constraints={table: ParameterConstraints(sharding_types=SHARDING_TYPES) for table in tables},
     )
     plan = planner.collective_plan(model, sharders, dist.group.WORLD)
-    return DistributedModelParallel(model, device=CPU, plan=plan, sharders=sharders)
+    rows = table_weights(model)
+    parallel = DistributedModelParallel(model, device=CPU, plan=plan, sharders=sharders)
+    load_tables(parallel, rows)
+    return parallel
 
 
 def train(rank: int, num_workers: int, name: str, settings: dict[str, str], cache_dir: str) -> list[float]:
@@ -64,12 +72,20 @@ def train(rank: int, num_workers: int, name: str, settings: dict[str, str], cach
     return differences
 
 
-@pytest.mark.parametrize("num_workers", [1, 2])
+CLICKS = {"preset": "tiny", "num_tables": "2", "mean_length": "1"}
+SEQUENCES = {"max_length": "9", "num_negatives": "3", "batch_size": "2", "dropout": "0.2"}
+
+
 @pytest.mark.parametrize(
-    ("name", "settings"),
+    ("name", "settings", "num_workers"),
     [
-        ("synthetic", {"preset": "tiny", "num_tables": "2", "mean_length": "1"}),
-        ("movielens", {"max_length": "9", "num_negatives": "3", "batch_size": "2", "dropout": "0.2"}),
+        ("synthetic", CLICKS, 1),
+        ("synthetic", CLICKS, 2),
+        ("synthetic", {**CLICKS, "model": "dlrm"}, 2),
+        ("movielens", SEQUENCES, 1),
+        ("movielens", SEQUENCES, 2),
+        ("movielens", {**SEQUENCES, "model": "fuxi"}, 2),
+        ("movielens", {**SEQUENCES, "model": "sasrec", "embedding_dropout": "0.1"}, 2),
     ],
 )
 def test_sharded_and_pipelined_equals_unsharded(

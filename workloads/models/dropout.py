@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import torch
+from torch import nn
 
+from nestpipe.kernels.padding import Padding
 from workloads.hashing import FACTORS, GOLDEN, SHIFTS
 
 
@@ -43,3 +45,20 @@ def seeded_dropout(
     layers = torch.full_like(positions, layer)
     draws = uniform_of(seeds.unsqueeze(1), layers.unsqueeze(1), positions.unsqueeze(1), features)
     return tokens * ((draws >= rate).to(tokens.dtype) / (1.0 - rate))
+
+
+class TokenDropout(nn.Module):
+    """`seeded_dropout` in training; `layer` tells this place of the model from its other ones."""
+
+    def __init__(self, rate: float, layer: int) -> None:
+        super().__init__()
+        self.rate = rate
+        self.layer = layer
+
+    def forward(self, tokens: torch.Tensor, padding: Padding, seeds: torch.Tensor | None) -> torch.Tensor:
+        """[num_tokens, dim] -> [num_tokens, dim], from one seed a sample; ValueError without seeds."""
+        if not self.training or self.rate == 0:
+            return tokens
+        if seeds is None:
+            raise ValueError("a model with dropout needs batches with `seeds`, one a sample")
+        return seeded_dropout(tokens, seeds[padding.samples], padding.positions, self.layer, self.rate)

@@ -20,7 +20,7 @@ def initialise(model: ModelType, seed: int) -> ModelType:
     """
     generator = torch.Generator().manual_seed(seed)
     for module in model.modules():
-        if isinstance(module, nn.Embedding):
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag):
             # Much shorter rows would be turned around by Adagrad's first step, which has the length lr
             # whatever the gradient's, and two runs that differ by rounding would soon differ visibly.
             module.weight.normal_(0.0, 1.0 / math.sqrt(module.embedding_dim), generator=generator)

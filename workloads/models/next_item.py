@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
-from workloads.models.padding import Padding
+from nestpipe.kernels.padding import Padding
 
 
 def next_item_losses(

@@ -12,14 +12,11 @@ from torchrec.modules.embedding_configs import EmbeddingConfig
 from torchrec.modules.embedding_modules import EmbeddingCollection
 from torchrec.sparse.jagged_tensor import JaggedTensor
 
-from workloads.configs import PooledConfig
+from nestpipe.kernels.pool import pool_rows
 from workloads.interface import SequenceBatch
+from workloads.models.configs import PooledConfig
 from workloads.models.initial import initialise
-
-
-def feature_name(table: int) -> str:
-    """The feature that looks up table number `table`."""
-    return f"feature_{table}"
+from workloads.models.names import tables_and_features
 
 
 class PooledHead(nn.Module):
@@ -41,27 +38,30 @@ class PooledHead(nn.Module):
         pooled = torch.cat([_mean_of_rows(embeddings[feature]) for feature in self.features], dim=1)
         # TorchRec's own modules give float32 rows whatever the table's dtype.
         dtype = next(self.parameters()).dtype
-        logits = self.mlp(pooled.to(dtype)).squeeze(1)
-        loss = functional.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
+        logits = self.mlp(pooled.to(dtype)).squeeze(1).to(dtype)
+        loss = functional.binary_cross_entropy_with_logits(logits, labels.to(dtype))
         return loss, logits
 
 
 class Pooled(nn.Module):
     """One table a feature; `forward(batch)` returns (loss, logits [num_samples])."""
 
-    def __init__(self, config: PooledConfig, num_rows: Sequence[int]) -> None:
+    def __init__(
+        self, config: PooledConfig, num_rows: Sequence[int], features: Sequence[str] | None = None
+    ) -> None:
         super().__init__()
+        names = tables_and_features(len(num_rows), features)
         tables = [
             EmbeddingConfig(
-                name=f"table_{table}",
+                name=table,
                 embedding_dim=config.embedding_dim,
                 num_embeddings=rows,
-                feature_names=[feature_name(table)],
+                feature_names=[feature],
             )
-            for table, rows in enumerate(num_rows)
+            for (table, feature), rows in zip(names, num_rows, strict=True)
         ]
         self.embedding_collection = EmbeddingCollection(tables=tables)
-        self.head = PooledHead([feature_name(table) for table in range(len(tables))], config)
+        self.head = PooledHead([feature for _, feature in names], config)
 
     def forward(self, batch: SequenceBatch) -> tuple[torch.Tensor, torch.Tensor]:
         """Loss, a mean over samples, and logits [num_samples]."""
@@ -72,17 +72,11 @@ class Pooled(nn.Module):
 
 def _mean_of_rows(rows: JaggedTensor) -> torch.Tensor:
     """[num_tokens, dim] -> [num_samples, dim]; a sample without tokens gives zeros."""
-    values, lengths = rows.values(), rows.lengths().long()
-    if values.is_cuda:
-        # index_add would add in an order that changes from run to run there.
-        sums = torch.segment_reduce(values, "sum", lengths=lengths, axis=0, unsafe=True, initial=0.0)
-    else:
-        samples = torch.repeat_interleave(lengths, output_size=len(values))
-        sums = values.new_zeros(len(lengths), values.shape[1]).index_add(0, samples, values)
-    means: torch.Tensor = sums / lengths.clamp(min=1).unsqueeze(1)
-    return means
+    return pool_rows(rows.values().contiguous(), None, rows.offsets().long(), "mean")
 
 
-def build(config: PooledConfig, num_rows: Sequence[int], seed: int) -> Pooled:
-    """The model with weights that are a function of `seed`."""
-    return initialise(Pooled(config, num_rows), seed)
+def build(
+    config: PooledConfig, num_rows: Sequence[int], seed: int, features: Sequence[str] | None = None
+) -> Pooled:
+    """The model with one table a feature and weights that are a function of `seed`."""
+    return initialise(Pooled(config, num_rows, features), seed)
