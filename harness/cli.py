@@ -9,12 +9,14 @@ from typing import Any
 
 import click
 
+from harness.data_command import data
 from harness.errors import user_errors
 from harness.map_command import advantage_map
 from harness.options import parse_worker_counts
 from harness.reproduce_command import ablate, reproduce
 from harness.schedule_command import schedule
 from harness.simulate_command import simulate
+from harness.train_command import train
 from harness.verify_command import verify
 
 
@@ -192,41 +194,11 @@ def list_names() -> None:
     print_names()
 
 
-@main.group()
-def data() -> None:
-    """Get data sets that this project may not ship.
-
-    \b
-    Example:
-        nestpipe data fetch ml-100k
-    """
-
-
-@data.command()
-@click.argument("name", type=click.Choice(["ml-100k"]))
-@click.option(
-    "--cache",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Folder to put it in.  [default: the user's cache]",
-)
-def fetch(name: str, cache: Path | None) -> None:
-    """Fetch the data set NAME into the cache, after showing its terms.
-
-    \b
-    Example:
-        nestpipe data fetch ml-100k
-    """
-    with user_errors():
-        from workloads.cache import default_cache_dir
-        from workloads.fetch import ML_100K_TERMS, fetch_ml_100k
-
-        click.echo(ML_100K_TERMS)
-        click.echo(fetch_ml_100k(cache or default_cache_dir()))
-
-
+main.add_command(train)
 main.add_command(reproduce)
 main.add_command(ablate)
 main.add_command(simulate)
 main.add_command(schedule)
 main.add_command(advantage_map)
 main.add_command(verify)
+main.add_command(data)

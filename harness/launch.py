@@ -6,8 +6,9 @@ import logging
 import signal
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Protocol, TypeVar
 
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
@@ -31,8 +32,29 @@ class LaunchError(RuntimeError):
         self.traceback = traceback
 
 
+class Launchable(Protocol):
+    """A job: data that travels to the workers."""
+
+    @property
+    def timeout_s(self) -> float:
+        """Seconds that a worker waits for its peers."""
+        ...
+
+
+AnyJob = TypeVar("AnyJob", bound=Launchable)
+Report = TypeVar("Report")
+
+
 def launch(job: Job, num_workers: int) -> list[WorkerReport]:
-    """Run the job on `num_workers` new processes and return their reports in rank order."""
+    """Run the comparison on `num_workers` new processes and return their reports in rank order."""
+    return launch_function(run_worker, job, num_workers)
+
+
+def launch_function(function: Callable[[AnyJob], Report], job: AnyJob, num_workers: int) -> list[Report]:
+    """`function(job)` of `num_workers` new processes, in rank order; LaunchError where one fails.
+
+    `function` is one at the top level of a module that runs its work by `harness.process.run_recorded`.
+    """
     with tempfile.TemporaryDirectory(prefix="nestpipe-") as folder, _borrowed_process():
         config = LaunchConfig(
             min_nodes=1,
@@ -48,7 +70,7 @@ def launch(job: Job, num_workers: int) -> list[WorkerReport]:
             logs_specs=DefaultLogsSpecs(log_dir=folder),
         )
         try:
-            reports = elastic_launch(config, run_worker)(job)
+            reports = elastic_launch(config, function)(job)
         except ChildFailedError as error:
             rank, failure = error.get_first_failure()
             raise _explain(rank, failure, num_workers, job.timeout_s) from None

@@ -8,19 +8,42 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 SPARSE_OPTIMIZERS = ("rowwise_adagrad", "sgd", "adagrad", "adam")
+DENSE_OPTIMIZERS = ("adam", "adamw")
+LR_SCHEDULES = ("constant", "warmup-linear", "warmup-cosine")
+CLIP_SCOPES = ("dense", "all")
+AUTOCASTS = ("none", "bfloat16")
 DTYPES = ("float32", "float64")
 DEVICES = ("cpu", "cuda")
 
 
 @dataclass(frozen=True)
 class Training:
-    """What all methods of a run share: optimizers, number format and device."""
+    """What all methods of a run share: optimizers, learning rates, number format and device."""
 
     sparse_optimizer: str = "rowwise_adagrad"
     sparse_lr: float = 0.02
+    sparse_weight_decay: float = 0.0
+    dense_optimizer: str = "adam"
     dense_lr: float = 1e-3
+    weight_decay: float = 0.0
+    beta1: float = 0.9
+    beta2: float = 0.999
+    lr_schedule: str = "constant"
+    warmup_steps: int = 0
+    lr_steps: int = 0
+    """Steps of the whole schedule; 0: those of the run."""
+    max_grad_norm: float = 0.0
+    """0: gradients are not clipped."""
+    clip_scope: str = "dense"
+    autocast: str = "none"
     dtype: str = "float32"
     device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        if self.autocast != "none" and self.dtype != "float32":
+            raise ValueError(f"autocast={self.autocast} leaves {self.dtype} as it is: use dtype=float32")
+        if self.lr_schedule == "constant" and self.lr_steps:
+            raise ValueError("lr_steps needs an lr_schedule that ends, such as warmup-cosine")
 
 
 @dataclass(frozen=True)
@@ -95,6 +118,19 @@ def _positive_int(key: str, text: str) -> int:
     return int(text)
 
 
+def _whole(key: str, text: str) -> int:
+    if not text.isascii() or not text.isdigit():
+        raise ValueError(f"{key} must be a whole number of at least 0, got {text!r}")
+    return int(text)
+
+
+def _share(key: str, text: str) -> float:
+    value = _rate(key, text)
+    if value >= 1.0:
+        raise ValueError(f"{key} must be less than 1, got {text!r}")
+    return value
+
+
 def _cuts(key: str, text: str) -> int | str | list[int]:
     if text == "auto":
         return text
@@ -137,14 +173,36 @@ METHOD_KEYS: dict[str, Callable[[str, str], Any]] = {
 TRAINING_HELP = {
     "sparse_optimizer": f"of the embedding tables: {', '.join(SPARSE_OPTIMIZERS)}",
     "sparse_lr": "its learning rate",
-    "dense_lr": "learning rate of the dense part's Adam",
+    "sparse_weight_decay": "of the rows that a step touches: L2, in adam decoupled",
+    "dense_optimizer": f"of the dense part: {', '.join(DENSE_OPTIMIZERS)}",
+    "dense_lr": "its learning rate",
+    "weight_decay": "of the dense part: L2, in adamw decoupled",
+    "beta1": "decay of the first moment, in every adam and adamw",
+    "beta2": "decay of the second",
+    "lr_schedule": f"of both learning rates: {', '.join(LR_SCHEDULES)}",
+    "warmup_steps": "steps in which the learning rates rise to their values",
+    "lr_steps": "steps after which the schedule ends; 0: with the run",
+    "max_grad_norm": "largest global norm of the gradients of a step; 0: not clipped",
+    "clip_scope": "whose gradients that norm is: dense, or all (with the rows'; methods on the engine)",
+    "autocast": f"number format of matrix products: {', '.join(AUTOCASTS)}",
     "dtype": f"of parameters and rows: {', '.join(DTYPES)}",
     "device": f"{' or '.join(DEVICES)}",
 }
 _TRAINING_KEYS: dict[str, Callable[[str, str], Any]] = {
     "sparse_optimizer": _one_of(*SPARSE_OPTIMIZERS),
     "sparse_lr": _rate,
+    "sparse_weight_decay": _rate,
+    "dense_optimizer": _one_of(*DENSE_OPTIMIZERS),
     "dense_lr": _rate,
+    "weight_decay": _rate,
+    "beta1": _share,
+    "beta2": _share,
+    "lr_schedule": _one_of(*LR_SCHEDULES),
+    "warmup_steps": _whole,
+    "lr_steps": _whole,
+    "max_grad_norm": _rate,
+    "clip_scope": _one_of(*CLIP_SCOPES),
+    "autocast": _one_of(*AUTOCASTS),
     "dtype": _one_of(*DTYPES),
     "device": _one_of(*DEVICES),
 }

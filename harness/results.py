@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.machine import commit, fingerprint, versions
+from harness.options import Settings
 from harness.summary import MethodRun, finite
 
 if TYPE_CHECKING:
@@ -57,23 +58,36 @@ class Row(Run):
 
 def new_run(job: Job) -> Run:
     """The run that is about to start, with a new id that sorts by time."""
-    now = datetime.now(UTC)
-    head, dirty = commit()
-    settings = {
-        **asdict(job.settings.training),
-        **job.settings.method,
-        **job.settings.workload,
-        **job.settings.cluster,
-    }
-    return Run(
-        run_id=f"{now:%Y%m%dT%H%M%SZ}-{os.urandom(3).hex()}",
-        time=now.isoformat(timespec="seconds"),
-        workload=job.workload,
-        settings=settings,
+    return start_run(
+        job.workload,
+        job.settings,
         seed=job.seed,
         steps=job.num_steps,
         cluster=job.clusters[0].name,
         evidence="emulated" if job.is_emulated else "measured",
+    )
+
+
+def start_run(
+    workload: str, settings: Settings, *, seed: int, steps: int, cluster: str = "local", evidence: str
+) -> Run:
+    """As `new_run`, for any kind of launch."""
+    now = datetime.now(UTC)
+    head, dirty = commit()
+    return Run(
+        run_id=f"{now:%Y%m%dT%H%M%SZ}-{os.urandom(3).hex()}",
+        time=now.isoformat(timespec="seconds"),
+        workload=workload,
+        settings={
+            **asdict(settings.training),
+            **settings.method,
+            **settings.workload,
+            **settings.cluster,
+        },
+        seed=seed,
+        steps=steps,
+        cluster=cluster,
+        evidence=evidence,
         commit=head,
         dirty=dirty,
         versions=versions(),

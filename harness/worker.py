@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-import atexit
-import logging
-import os
-import sys
-import time
-import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from functools import partial
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch import nn
-from torch.distributed.elastic.multiprocessing.errors import record
 
 from baselines.interface import Exactness, Method, Runner, Setup
-from harness.allocator import keep_freed_memory
 from harness.arbiters import Arbitration, Dispute, Repetition, arbitrate, find_disputes, measured_references
 from harness.batches import NUM_SPARE_BATCHES, BatchSource
 from harness.emulation.cluster import Cluster, EmulatedRunner
@@ -28,24 +17,13 @@ from harness.emulation.fabric import BACKEND, Fabric, register
 from harness.emulation.profiles import LOCAL
 from harness.exactness import Difference, compare_runners
 from harness.job import Job, plan_rounds
-from harness.options import Training
+from harness.process import process_group, run_recorded
 from harness.progress import StepProgress
 from harness.rounds import Contestant, run_rounds
+from harness.setup import autocast, make_setup
 from nestpipe.freshness import FreshnessMeter
-from nestpipe.optim import SGD, Adagrad, Adam, RowWiseAdagrad, SparseOptimizer
 from nestpipe.schedule import Schedule
 from nestpipe.trace import OpEvent
-from workloads.interface import Workload
-
-STAND_BACK_S = 5.0
-_LOST_PEER = ("closed by peer", "reset by peer", "Broken pipe", "Timed out waiting", "timed out")
-
-_SPARSE_OPTIMIZERS: dict[str, Callable[[float], SparseOptimizer]] = {
-    "rowwise_adagrad": RowWiseAdagrad,
-    "sgd": SGD,
-    "adagrad": Adagrad,
-    "adam": Adam,
-}
 
 
 @dataclass(frozen=True)
@@ -94,48 +72,19 @@ class WorkerReport:
 
 def run_worker(job: Job) -> WorkerReport:
     """The function that every worker of a launch runs."""
-    try:
-        report = record(_run)(job)
-    except BaseException:
-        # The cause is in torchrun's error file. Threads of a method may be waiting for peers that are
-        # gone, and would keep an ordinary exit waiting as well.
-        sys.stderr.flush()
-        os._exit(1)
-    assert report is not None
-    return report
+    return run_recorded(_run, job)
 
 
 def _run(job: Job) -> WorkerReport:
-    torch.set_num_threads(1)
-    keep_freed_memory()
-    _quiet_libraries()
-    device = _device(job.settings.training)
-    backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
+    training = job.settings.training
     fabric = register() if job.is_emulated else None
-    dist.init_process_group(BACKEND if fabric else backend, timeout=timedelta(seconds=job.timeout_s))
-    try:
-        report = _compare(job, device, fabric)
+    with process_group(training, job.timeout_s, BACKEND if fabric else None) as device:
+        with autocast(training, device):
+            report = _compare(job, device, fabric)
         dist.barrier()
-    except Exception as error:
-        if _lost_peer(error):
-            # This worker is a victim: let the launcher see the culprit first.
-            time.sleep(STAND_BACK_S)
-        raise
-    if fabric is not None:
-        fabric.close()
-    dist.destroy_process_group()
-    # Gloo's threads now and then abort an interpreter that exits the ordinary way, after all was done.
-    atexit.register(os._exit, 0)
+        if fabric is not None:
+            fabric.close()
     return report
-
-
-def _quiet_libraries() -> None:
-    """Keep advice that TorchRec's authors would have to follow off the user's screen."""
-    warnings.filterwarnings("ignore", category=FutureWarning, message=".*broadcast_buffers.*")
-    logging.getLogger("torch.fx").setLevel(logging.ERROR)
-    logging.getLogger().addFilter(
-        lambda entry: entry.levelno >= logging.ERROR or "torchrec" not in Path(entry.pathname).parts
-    )
 
 
 def _compare(job: Job, device: torch.device, fabric: Fabric | None) -> WorkerReport:
@@ -145,11 +94,11 @@ def _compare(job: Job, device: torch.device, fabric: Fabric | None) -> WorkerRep
     extra = max(method.extra_warmup_steps for method in methods.values())
     plan = plan_rounds(job.num_steps, job.num_warmup_steps + extra)
     source = BatchSource(workload, plan.num_steps + NUM_SPARE_BATCHES)
-    make_setup = partial(_setup, job, workload, device)
+    setup_for = partial(make_setup, job.settings, workload, device, plan.num_steps)
     dtype = job.settings.training.dtype
     cluster = None if fabric is None else Cluster(fabric, workload.batch_size)
     if cluster is not None:
-        cluster.calibrate(partial(make_setup, dtype), source.batches())
+        cluster.calibrate(partial(setup_for, dtype), source.batches())
     reports: list[MethodReport] = []
     label = f"{num_workers} worker{'s' if num_workers > 1 else ''}"
     num_steps = len(job.clusters) * len(methods) * plan.num_steps
@@ -165,7 +114,7 @@ def _compare(job: Job, device: torch.device, fabric: Fabric | None) -> WorkerRep
                     name,
                     build(
                         method,
-                        replace(make_setup(dtype), events=events.get(name), freshness=meters.get(name)),
+                        replace(setup_for(dtype), events=events.get(name), freshness=meters.get(name)),
                     ),
                     source.batches(),
                 )
@@ -188,7 +137,7 @@ def _compare(job: Job, device: torch.device, fabric: Fabric | None) -> WorkerRep
                 # A check moves whole tables and may train again: no part of what is emulated.
                 cluster.use(LOCAL)
             reports += _check_and_close(
-                job, measured, contestants, Repetition(methods, make_setup, source, plan)
+                job, measured, contestants, Repetition(methods, setup_for, source, plan)
             )
     return WorkerReport(rank, workload.batch_size, plan.num_warmup_steps, source.held, tuple(reports))
 
@@ -224,29 +173,6 @@ def _check_and_close(
     ]
 
 
-def _setup(job: Job, workload: Workload, device: torch.device, dtype: str) -> Setup:
-    training = job.settings.training
-
-    def dense_optimizer(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-        return torch.optim.Adam(parameters, lr=training.dense_lr)
-
-    return Setup(
-        model=workload.model(torch.device("cpu"), getattr(torch, dtype)),
-        sparse_optimizer=_SPARSE_OPTIMIZERS[training.sparse_optimizer](training.sparse_lr),
-        dense_optimizer=dense_optimizer,
-        device=device,
-        options=job.settings.method,
-    )
-
-
-def _device(training: Training) -> torch.device:
-    if training.device == "cpu":
-        return torch.device("cpu")
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-    torch.cuda.set_device(device)
-    return device
-
-
 def _method_report(contestant: Contestant, promise: Exactness | None) -> MethodReport:
     times, runner = contestant.times, contestant.runner
     emulated = runner if isinstance(runner, EmulatedRunner) else None
@@ -272,12 +198,3 @@ def _rows_by_staleness(report: MethodReport, meters: Mapping[str, FreshnessMeter
     if report.schedule is None or report.method not in meters:
         return None
     return tuple(meters[report.method].rows_by_staleness)
-
-
-def _lost_peer(error: BaseException | None) -> bool:
-    """Whether the exception, or one that led to it, says that a peer went away."""
-    while error is not None:
-        if any(sign in str(error) for sign in _LOST_PEER):
-            return True
-        error = error.__cause__ or error.__context__
-    return False

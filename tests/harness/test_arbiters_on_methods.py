@@ -17,8 +17,9 @@ from harness.job import Job
 from harness.launch import launch
 from nestpipe import schedules
 from tests.workloads.batches import histories_of
-from workloads.configs import HstuConfig, InteractionsConfig
+from workloads.configs import InteractionsConfig
 from workloads.models import hstu
+from workloads.models.configs import HstuConfig
 from workloads.sequences import SequenceWorkload
 
 HSTU = HstuConfig(embedding_dim=16, max_length=12, num_negatives=8)

@@ -28,7 +28,7 @@ def test_values_may_hold_equals_signs_and_cuts_are_lists() -> None:
     [
         ("num_row=5", "unknown setting 'num_row': did you mean 'num_rows'"),
         ("replica=2", "did you mean 'replicas'"),
-        ("zzz=2", "unknown setting 'zzz': known: batch_size, "),
+        ("zzz=2", "unknown setting 'zzz': known: autocast, batch_size, "),
         ("replicas", "needs key=value, got 'replicas'"),
         ("replicas=", "needs key=value"),
         ("replicas=0", "replicas must be a whole number of at least 1, got '0'"),

@@ -1,0 +1,100 @@
+"""What a report consists of, before it is HTML or Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from harness.simulation.gantt import Chart
+
+
+@dataclass(frozen=True)
+class Table:
+    """Text in rows and columns; numbers are formatted already."""
+
+    caption: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...] = ()
+    """Footnotes: what a number alone would hide."""
+    words: frozenset[str] = frozenset({"method"})
+    """Columns of words, which are set to the left; all others hold numbers."""
+    failed: frozenset[int] = frozenset()
+    """Rows whose check failed."""
+
+    def __post_init__(self) -> None:
+        assert all(len(row) == len(self.columns) for row in self.rows), self.caption
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A drawing that scales with the page."""
+
+    name: str
+    """Unique in the page, of lower-case letters, digits and dashes."""
+    title: str
+    svg: str
+    """An `<svg>` element without width and height whose colours follow the page's; see `harness.report.svg`."""
+    is_wide: bool = False
+    """Several panels: takes the page's width, and on a narrow page scrolls inside its frame."""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """A step as a Gantt chart that can be zoomed."""
+
+    name: str
+    chart: Chart
+    length_ms: float
+    """What the page's width stands for: that of the longest chart it is compared with."""
+
+
+Block = Table | Figure | Timeline
+
+
+@dataclass(frozen=True)
+class Section:
+    """One chapter of the report."""
+
+    name: str
+    title: str
+    intro: str
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True)
+class Page:
+    """The whole report."""
+
+    title: str
+    summary: str
+    sections: tuple[Section, ...]
+    absent: tuple[str, ...] = field(default=())
+    """What the results do not hold, and the command that brings it."""
+
+    def figures(self) -> Iterator[Figure]:
+        """All figures in the order of the page."""
+        return (block for block in self._blocks() if isinstance(block, Figure))
+
+    def timelines(self) -> Iterator[Timeline]:
+        """All Gantt charts in the order of the page."""
+        return (block for block in self._blocks() if isinstance(block, Timeline))
+
+    def tables(self) -> Iterator[Table]:
+        """All tables in the order of the page."""
+        return (block for block in self._blocks() if isinstance(block, Table))
+
+    def _blocks(self) -> Iterator[Block]:
+        return (block for section in self.sections for block in section.blocks)
+
+
+def slug(*parts: object) -> str:
+    """A name for an element from words and numbers: lower-case letters, digits and single dashes."""
+    text = "-".join(str(part) for part in parts).lower()
+    return "-".join(filter(None, "".join(c if c.isascii() and c.isalnum() else "-" for c in text).split("-")))
+
+
+def unique(names: Sequence[str]) -> bool:
+    """Whether no two are equal."""
+    return len(set(names)) == len(names)
