@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from nestpipe.kernels.dispatch import Impl
 from nestpipe.kernels.expand import expand_rows
 from nestpipe.kernels.occurrences import Occurrences
 from tests.kernels.rows import (
@@ -19,7 +20,7 @@ from tests.kernels.rows import (
 
 
 def gradient(
-    impl: str, rows: torch.Tensor, inverse: torch.Tensor, of_out: torch.Tensor
+    impl: Impl, rows: torch.Tensor, inverse: torch.Tensor, of_out: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The expanded rows and the gradient of `rows`."""
     rows = rows.detach().requires_grad_()
@@ -76,7 +77,8 @@ def test_hot_rows_that_start_and_end_inside_blocks(dtype: torch.dtype, device: t
 def test_the_gradient_repeats_bit_by_bit(device: torch.device) -> None:
     rows, of_out = (random_rows(n, 64, torch.float32).to(device) for n in (9, 200))
     inverse = random_positions(200, 9).to(device)
-    for impl in ("triton", "reference"):
+    impls: tuple[Impl, ...] = ("triton", "reference")
+    for impl in impls:
         first, again = (gradient(impl, rows, inverse, of_out)[1] for _ in range(2))
         assert torch.equal(first, again), impl
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
 import pytest
 import torch
 
-from nestpipe.kernels.pool import pool_rows
+from nestpipe.kernels.dispatch import Impl
+from nestpipe.kernels.pool import Mode, pool_rows
 from tests.kernels.rows import (
     BACKWARD,
     DTYPES,
@@ -17,75 +22,80 @@ from tests.kernels.rows import (
 )
 
 # (rows, ids of each bag, dim): no bag, no id, one, many for a few rows, wide.
-CASES = ((4, [], 8), (5, [0, 0], 8), (1, [1], 1), (9, [65, 2, 63, 7, 0], 33), (7, [5, 1], 1200))
-MODES = ("sum", "mean")
+CASES: tuple[tuple[int, list[int], int], ...] = (
+    (4, [], 8),
+    (5, [0, 0], 8),
+    (1, [1], 1),
+    (9, [65, 2, 63, 7, 0], 33),
+    (7, [5, 1], 1200),
+)
+MODES: tuple[Mode, ...] = ("sum", "mean")
 Tensors = dict[str, torch.Tensor]
 
 
-def pooled(
-    impl: str,
-    mode: str,
-    rows: torch.Tensor,
-    ids: torch.Tensor | None,
-    offsets: torch.Tensor,
-    weights: torch.Tensor | None,
-    of_out: torch.Tensor,
-) -> Tensors:
+@dataclass(frozen=True)
+class Bags:
+    """What is pooled, and the gradient of the outcome."""
+
+    mode: Mode
+    rows: torch.Tensor
+    ids: torch.Tensor | None
+    offsets: torch.Tensor
+    weights: torch.Tensor | None
+    of_out: torch.Tensor
+
+    def to(self, device: torch.device) -> Bags:
+        moved: dict[str, Any] = {
+            name: value.to(device) for name, value in vars(self).items() if isinstance(value, torch.Tensor)
+        }
+        return replace(self, **moved)
+
+
+def pooled(bags: Bags, impl: Impl) -> Tensors:
     """The output and every gradient by name."""
-    rows = rows.detach().requires_grad_()
-    weights = None if weights is None else weights.detach().requires_grad_()
-    out = pool_rows(rows, ids, offsets, mode, weights, impl=impl, bounds=True)
-    out.backward(of_out)
-    found = {"out": out.detach(), "rows": rows.grad}
-    if weights is not None:
-        found["weights"] = weights.grad
+    rows = bags.rows.detach().requires_grad_()
+    weights = None if bags.weights is None else bags.weights.detach().requires_grad_()
+    out = pool_rows(rows, bags.ids, bags.offsets, bags.mode, weights, impl=impl, bounds=True)
+    out.backward(bags.of_out)
+    found = {"out": out.detach(), "rows": rows.grad, "weights": None if weights is None else weights.grad}
     return {name: tensor for name, tensor in found.items() if tensor is not None}
 
 
-def truth(
-    mode: str,
-    rows: torch.Tensor,
-    ids: torch.Tensor | None,
-    offsets: torch.Tensor,
-    weights: torch.Tensor | None,
-    of_out: torch.Tensor,
-) -> Tensors:
-    """The formula in float64, by a matrix [S, num_ids] that says which id counts how much in which bag."""
-    lengths = offsets.diff()
+def truth(bags: Bags) -> Tensors:
+    """The formula in float64, by a matrix [S, num_ids] that says how much an id counts in a bag."""
+    lengths = bags.offsets.diff()
     num_ids = int(lengths.sum())
     member = torch.zeros(len(lengths), num_ids, dtype=torch.float64)
     member[torch.repeat_interleave(lengths), torch.arange(num_ids)] = 1
-    if mode == "mean":
+    if bags.mode == "mean":
         member = member / lengths.clamp(min=1)[:, None]
-    share = torch.ones(num_ids, dtype=torch.float64) if weights is None else weights.double()
-    of_out = of_out.double()
-    ids = torch.arange(num_ids) if ids is None else ids
-    each = rows.double()[ids]
-    of_each = member.t() @ of_out
+    share = torch.ones(num_ids, dtype=torch.float64) if bags.weights is None else bags.weights.double()
+    ids = torch.arange(num_ids) if bags.ids is None else bags.ids
+    each = bags.rows.double()[ids]
+    of_each = member.t() @ bags.of_out.double()
+    of_rows = torch.zeros(bags.rows.shape, dtype=torch.float64)
     return {
         "out": member @ (share[:, None] * each),
-        "rows": torch.zeros(rows.shape, dtype=torch.float64).index_add(0, ids, of_each * share[:, None]),
+        "rows": of_rows.index_add(0, ids, of_each * share[:, None]),
         "weights": (of_each * each).sum(1),
     }
 
 
-def check(
-    mode: str,
-    rows: torch.Tensor,
-    ids: torch.Tensor | None,
-    lengths: list[int],
-    weighted: bool,
-    device: torch.device,
-) -> None:
-    """Both implementations against the truth."""
+def bags_of(
+    mode: Mode, rows: torch.Tensor, ids: torch.Tensor | None, lengths: Sequence[int], weighted: bool
+) -> Bags:
+    """Bags of `lengths`, with random weights and gradient."""
     offsets = torch.tensor([0, *lengths]).cumsum(0)
     weights = random_rows(1, int(offsets[-1]), rows.dtype, seed=4)[0] if weighted else None
     of_out = random_rows(len(lengths), rows.shape[1], rows.dtype, seed=2)
-    arguments = rows, ids, offsets, weights, of_out
-    placed = [None if tensor is None else tensor.to(device) for tensor in arguments]
-    found, plain = (pooled(impl, mode, *placed) for impl in ("triton", "reference"))
-    assert list(found) == ["out", "rows", *(["weights"] if weighted else [])]
-    expected = truth(mode, *arguments)
+    return Bags(mode, rows, ids, offsets, weights, of_out)
+
+
+def check(bags: Bags, device: torch.device) -> None:
+    """Both implementations against the truth."""
+    found, plain = pooled(bags.to(device), "triton"), pooled(bags.to(device), "reference")
+    assert list(found) == ["out", "rows", *([] if bags.weights is None else ["weights"])]
+    expected = truth(bags)
     for name, tensor in found.items():
         factor = FORWARD if name == "out" else BACKWARD
         assert_near_truth(tensor, plain[name], expected[name], factor)
@@ -103,59 +113,55 @@ def short_blocks(monkeypatch: pytest.MonkeyPatch, interpreter: None) -> None:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_kernels_are_near_the_truth(
-    dtype: torch.dtype, mode: str, weighted: bool, device: torch.device
+    dtype: torch.dtype, mode: Mode, weighted: bool, device: torch.device
 ) -> None:
     lengths = [0, 3, 0, 15, 1, 0]
     ids = random_positions(sum(lengths), 12)
-    check(mode, random_rows(12, 60, dtype), ids, lengths, weighted, device)
-    check(mode, random_rows(sum(lengths), 60, dtype), None, lengths, weighted, device)
+    check(bags_of(mode, random_rows(12, 60, dtype), ids, lengths, weighted), device)
+    check(bags_of(mode, random_rows(sum(lengths), 60, dtype), None, lengths, weighted), device)
 
 
 @pytest.mark.parametrize(("num_rows", "lengths", "dim"), CASES)
 def test_awkward_sizes(num_rows: int, lengths: list[int], dim: int, device: torch.device) -> None:
     ids = random_positions(sum(lengths), num_rows)
-    check("mean", random_rows(num_rows, dim, torch.float32), ids, lengths, True, device)
-    check("sum", random_rows(sum(lengths), dim, torch.bfloat16), None, lengths, False, device)
+    check(bags_of("mean", random_rows(num_rows, dim, torch.float32), ids, lengths, True), device)
+    check(bags_of("sum", random_rows(sum(lengths), dim, torch.bfloat16), None, lengths, False), device)
 
 
 def test_all_ids_the_same(device: torch.device) -> None:
     ids = torch.full((130,), 2)
-    check("mean", random_rows(3, 16, torch.float32), ids, [40, 0, 89, 1], True, device)
+    check(bags_of("mean", random_rows(3, 16, torch.float32), ids, [40, 0, 89, 1], True), device)
 
 
 def test_float64_stays_float64(device: torch.device) -> None:
-    check("mean", random_rows(6, 5, torch.float64), random_positions(80, 6), [70, 0, 10], True, device)
+    rows = random_rows(6, 5, torch.float64)
+    check(bags_of("mean", rows, random_positions(80, 6), [70, 0, 10], True), device)
 
 
-def test_no_rows_and_no_ids(device: torch.device) -> None:
-    for impl in ("triton", "reference"):
-        rows = torch.empty(0, 4, device=device, requires_grad=True)
-        none, offsets = (
-            torch.empty(0, dtype=torch.int64, device=device),
-            torch.tensor([0, 0, 0], device=device),
-        )
-        out = pool_rows(rows, none, offsets, impl=impl)
-        out.sum().backward()
-        assert out.tolist() == [[0.0] * 4] * 2
-        assert rows.grad is not None
+@pytest.mark.parametrize("impl", ["triton", "reference"])
+def test_no_rows_and_no_ids(impl: Impl, device: torch.device) -> None:
+    rows = torch.empty(0, 4, device=device, requires_grad=True)
+    none, offsets = torch.empty(0, dtype=torch.int64, device=device), torch.zeros(3, dtype=torch.int64)
+    out = pool_rows(rows, none, offsets.to(device), impl=impl)
+    out.sum().backward()
+    assert out.tolist() == [[0.0] * 4] * 2
+    assert rows.grad is not None
 
 
-def test_a_weighted_mean_divides_by_the_number_of_ids(device: torch.device) -> None:
+@pytest.mark.parametrize("impl", ["triton", "reference"])
+def test_a_weighted_mean_divides_by_the_number_of_ids(impl: Impl, device: torch.device) -> None:
     rows, weights = torch.ones(2, 8, device=device), torch.tensor([4.0, 2.0], device=device)
     ids, offsets = torch.tensor([0, 1], device=device), torch.tensor([0, 2], device=device)
-    for impl in ("triton", "reference"):
-        assert pool_rows(rows, ids, offsets, "mean", weights, impl=impl)[0, 0] == 3
+    assert pool_rows(rows, ids, offsets, "mean", weights, impl=impl)[0, 0] == 3
 
 
-def test_gradients_repeat_bit_by_bit(device: torch.device) -> None:
-    rows, ids = random_rows(9, 64, torch.float32).to(device), random_positions(100, 9).to(device)
-    offsets = torch.tensor([0, 10, 10, 60, 100], device=device)
-    weights, of_out = (random_rows(n, 64, torch.float32, 3).to(device) for n in (100, 4))
-    for impl in ("triton", "reference"):
-        first, again = (
-            pooled(impl, "mean", rows, ids, offsets, weights[:, 0].contiguous(), of_out) for _ in "ab"
-        )
-        assert all(torch.equal(first[name], again[name]) for name in first), impl
+@pytest.mark.parametrize("impl", ["triton", "reference"])
+def test_gradients_repeat_bit_by_bit(impl: Impl, device: torch.device) -> None:
+    rows = random_rows(9, 64, torch.float32)
+    bags = bags_of("mean", rows, random_positions(100, 9), [10, 0, 50, 40], True).to(device)
+    first, again = pooled(bags, impl), pooled(bags, impl)
+    for name, tensor in first.items():
+        assert torch.equal(tensor, again[name]), name
 
 
 def test_addresses_beyond_32_bits(device: torch.device) -> None:

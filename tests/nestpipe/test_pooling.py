@@ -51,7 +51,7 @@ def pooled(weighted: bool) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_pooled_together_equals_slot_by_slot(weighted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    lengths = []
+    lengths: list[int] = []
 
     def together(slots: Sequence[SlotIds], device: torch.device) -> list[list[SlotIds]]:
         runs = runs_of(slots, torch.device("cuda"))

@@ -9,7 +9,7 @@ import triton.language as tl
 from nestpipe.kernels.pool.triton.blocks import launch_options, load_rows, share_of
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num"])
 def spread_bags(
     gradients,
     bags,
@@ -34,7 +34,7 @@ def spread_bags(
     tl.store(out + index[:, None] * DIM + column[None, :], value.to(out.dtype.element_ty), mask=mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num"])
 def dot_rows(
     rows,
     ids,

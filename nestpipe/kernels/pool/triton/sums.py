@@ -105,7 +105,7 @@ def add_blocks(
         tl.store(partial + block * DIM + column, tl.sum(total, axis=0), mask=column < DIM)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num"])
 def add_segments(
     source,
     order,
