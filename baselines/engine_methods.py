@@ -61,9 +61,15 @@ class EngineRunner(Runner):
 
     def progress(self, batches: Iterator[Any]) -> tuple[torch.Tensor, Any]:
         """Train one step."""
-        if self._began is None:
+        is_first = self._began is None
+        if is_first:
             self._began = perf_counter()
-        return self._pipeline.progress(batches)
+        try:
+            return self._pipeline.progress(batches)
+        except StopIteration:
+            if is_first:
+                self._began = None
+            raise
 
     def evaluate(self, batches: Iterator[Any]) -> Iterator[Evaluated]:
         """See `NestPipe.evaluate`; what it takes counts in no step's time."""
@@ -116,6 +122,7 @@ class EngineMethod(Method):
     """A schedule of the engine under a name."""
 
     supports_float64 = True
+    supports_uneven_ends = True
 
     def __init__(
         self,
@@ -142,6 +149,7 @@ class ReplicatedNestPipe(Method):
     exactness = None
     """Replicas update a row from their own gradients and are averaged: other arithmetic by design."""
     supports_float64 = True
+    supports_uneven_ends = True
 
     def build(self, setup: Setup) -> EngineRunner:
         """A collective; one worker makes one group whatever `replicas` says.

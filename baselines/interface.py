@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -43,6 +44,17 @@ class Setup:
     """By step, counted from 0: the factor on the sparse optimizer's learning rate; None: always 1."""
     clipping: GradientClipping | None = None
     """Limits the norm of each step's gradients."""
+
+
+@dataclass(frozen=True)
+class MethodSetting:
+    """One key of `--set` that a method of a third party brings along."""
+
+    parse: Callable[[str], Any]
+    """From what the user types to what `Setup.options` holds, which JSON can hold as well. Raises ValueError,
+    without the key's name in it, for what does not fit."""
+    meaning: str
+    """A few words for listings, with the default."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +143,11 @@ class Method(ABC):
     """Steps that the method needs, on top of the user's warm-up, before its steps are comparable."""
     supports_float64: bool = False
     """Whether it can train a float64 model all through, so that a check can tell its errors from rounding."""
+    supports_uneven_ends: bool = False
+    """Whether `progress` ends on every worker where one of them has no batch left and others have; without,
+    workers are given equal numbers of batches."""
+    settings: Mapping[str, MethodSetting] = MappingProxyType({})
+    """Keys of `--set` that no other method has; what is given of them is in `Setup.options`."""
 
     @abstractmethod
     def build(self, setup: Setup) -> Runner:

@@ -67,6 +67,11 @@ def summaries() -> dict[str, str]:
     return built_in | {name: f"plugin, {point.value}" for name, point in _third_parties().items()}
 
 
+def is_third_party(name: str) -> bool:
+    """Whether an installed package of somebody else brings the method of that name."""
+    return name in _third_parties()
+
+
 def get(name: str) -> Method:
     """The method of that name, imported now; ValueError with the nearest name for an unknown one."""
     if name in _BUILT_IN:

@@ -44,6 +44,8 @@ class TorchRecRunner(Runner):
         self._sync_every = sync_every
         self._num_replicas = num_replicas
         self._num_steps = 0
+        self._ended: Iterator[Any] | None = None
+        """The iterator that was used up last, until another one comes."""
         self._result: tuple[torch.Tensor, Any] | None = None
         # A pipeline returns the output alone; the loss is caught where the model returns it.
         self._handles = [model.register_forward_hook(self._catch_result), *watch_keys(model)]
@@ -58,11 +60,19 @@ class TorchRecRunner(Runner):
 
     def progress(self, batches: Iterator[Any]) -> tuple[torch.Tensor, Any]:
         """Train one step and return (loss, output); StopIteration when the batches are used up."""
+        if self._ended is not None and batches is not self._ended:
+            # TorchRec's base pipeline would stay at its end.
+            self._pipeline.reset()
+            self._ended = None
         # What autocast remembers of the weights would outlive their update.
         torch.clear_autocast_cache()
         with self._meter.step():
             self._updates.begin_step(self._num_steps)
-            self._pipeline.progress(batches)
+            try:
+                self._pipeline.progress(batches)
+            except StopIteration:
+                self._ended = batches
+                raise
             self._num_steps += 1
             if self._sync_replicas is not None and self._num_steps % self._sync_every == 0:
                 self._hooks.enter(Point.REPLICAS)

@@ -26,7 +26,7 @@ class BatchSource:
         self._batches: list[Any] = []
         stream = self._stream()
         first = next(stream)
-        size_bytes = torch.tensor([_num_bytes(first) * num_batches * dist.get_world_size()])
+        size_bytes = torch.tensor([num_bytes(first) * num_batches * dist.get_world_size()])
         dist.all_reduce(size_bytes, dist.ReduceOp.MAX)
         self.held = size_bytes.item() <= MAX_HELD_BYTES
         if self.held:
@@ -43,14 +43,14 @@ class BatchSource:
         return self._workload.batches(rank=dist.get_rank(), num_workers=dist.get_world_size())
 
 
-def _num_bytes(value: Any) -> int:
+def num_bytes(value: Any) -> int:
     """Bytes of the tensors in a batch."""
     if isinstance(value, torch.Tensor):
         return value.numel() * value.element_size()
     if isinstance(value, KeyedJaggedTensor):
         weights = value.weights_or_none()
         parts = [value.values(), value.lengths(), *([] if weights is None else [weights])]
-        return sum(_num_bytes(part) for part in parts)
+        return sum(num_bytes(part) for part in parts)
     if is_dataclass(value):
-        return sum(_num_bytes(getattr(value, field.name)) for field in fields(value))
+        return sum(num_bytes(getattr(value, field.name)) for field in fields(value))
     return 0

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from baselines import registry as methods
 from harness.options import nearest
 
 if TYPE_CHECKING:
-    from baselines.interface import Method
+    from baselines.interface import Method, MethodSetting
     from workloads.interface import Workload
 
 
@@ -27,6 +28,28 @@ def check_methods(names: tuple[str, ...]) -> None:
             raise ValueError(f"unknown method {name!r}: {nearest(name, known)}")
         if names.count(name) > 1:
             raise ValueError(f"method {name!r} is given twice")
+
+
+def method_settings(names: Sequence[str]) -> dict[str, Callable[[str, str], Any]]:
+    """Parsers of the settings that methods of third parties among `names` bring along; imports these.
+
+    Raises ValueError where two of them declare the same key.
+    """
+    declared: dict[str, tuple[str, MethodSetting]] = {}
+    for name in names:
+        if methods.is_third_party(name):
+            for key, setting in methods.get(name).settings.items():
+                other, known = declared.setdefault(key, (name, setting))
+                if known != setting:
+                    raise ValueError(f"methods {other!r} and {name!r} both declare the setting {key!r}")
+    return {key: partial(_parse, setting) for key, (_, setting) in declared.items()}
+
+
+def _parse(setting: MethodSetting, key: str, text: str) -> Any:
+    try:
+        return setting.parse(text)
+    except ValueError as error:
+        raise ValueError(f"{key}: {error}") from None
 
 
 def create_workload(

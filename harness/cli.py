@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -9,18 +10,29 @@ from typing import Any
 
 import click
 
+from harness.announce import announce_run, dry_run_option
+from harness.claims_command import claims
+from harness.compare_command import compare as compare_folders
+from harness.conformance_command import conformance
 from harness.data_command import data
+from harness.doctor_command import doctor
 from harness.errors import user_errors
+from harness.kernels_command import kernels
+from harness.kick_the_tires_command import kick_the_tires
 from harness.map_command import advantage_map
 from harness.options import parse_worker_counts
+from harness.place import Program, check_place, default_worker_count, find_place
+from harness.regress_command import regress
+from harness.report_command import report
 from harness.reproduce_command import ablate, reproduce
 from harness.schedule_command import schedule
 from harness.simulate_command import simulate
+from harness.sweep_command import sweep
 from harness.train_command import train
 from harness.verify_command import verify
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Program, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="nestpipe")
 def main() -> None:
     """Train recommendation models with nested pipelines, and compare them with other methods.
@@ -54,8 +66,8 @@ def _parsed(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Param
 @click.option("--workload", default="synthetic", show_default=True, help="Where the batches come from.")
 @click.option(
     "--workers",
-    default="1",
-    show_default=True,
+    default=default_worker_count,
+    show_default="1, or as many as torchrun or Slurm has started",
     callback=_parsed(parse_worker_counts),
     help="Worker counts, such as 1,2,4: one launch each.",
 )
@@ -116,6 +128,7 @@ def _parsed(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Param
     type=click.Path(dir_okay=False, path_type=Path),
     help="File (.jsonl) for every op of methods on the engine, which `nestpipe simulate --cost` reads.",
 )
+@dry_run_option
 @click.option("--json", "as_json", is_flag=True, help="End with one line of JSON on stdout.")
 def run(
     methods: tuple[str, ...],
@@ -132,6 +145,7 @@ def run(
     cache: Path | None,
     timeout: float,
     trace: Path | None,
+    dry_run: bool,
     as_json: bool,
 ) -> None:
     """Measure METHODs side by side on equal batches, from equal weights.
@@ -146,7 +160,7 @@ def run(
         nestpipe run sync --schedule my_schedule.py --check exact --check freshness
     """
     with user_errors():
-        from harness.catalog import check_methods, workload_keys
+        from harness.catalog import check_methods, method_settings, workload_keys
         from harness.emulation import profiles
         from harness.job import Job
         from harness.options import parse_settings
@@ -156,8 +170,9 @@ def run(
         check_methods(methods)
         from_files = check_schedules(schedule_files, methods)
         cluster_keys = profiles.field_names() if profiles.get(cluster).is_modelled else []
-        settings = parse_settings(pairs, workload_keys(workload), cluster_keys)
+        settings = parse_settings(pairs, workload_keys(workload), cluster_keys, method_settings(methods))
         profile = profiles.get(cluster, settings.cluster)
+        check_place(find_place(os.environ), workers, is_emulated=profile.is_modelled)
         if profile.is_modelled:
             for num_workers in workers:
                 profile.processes_stand_for(num_workers)
@@ -176,6 +191,9 @@ def run(
             timeout_s=timeout,
             keep_trace=trace is not None,
         )
+        announce_run(job, workers, dry_run=dry_run)
+        if dry_run:
+            return
         from harness.compare import compare
 
         compare(job, workers, out, as_json=as_json, trace=trace)
@@ -195,10 +213,19 @@ def list_names() -> None:
 
 
 main.add_command(train)
+main.add_command(regress)
+main.add_command(report)
 main.add_command(reproduce)
 main.add_command(ablate)
+main.add_command(sweep)
+main.add_command(compare_folders)
 main.add_command(simulate)
 main.add_command(schedule)
 main.add_command(advantage_map)
 main.add_command(verify)
+main.add_command(conformance)
 main.add_command(data)
+main.add_command(claims)
+main.add_command(kick_the_tires)
+main.add_command(kernels)
+main.add_command(doctor)

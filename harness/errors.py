@@ -23,6 +23,17 @@ _FOR_USER = (
 )
 
 
+class LaunchError(RuntimeError):
+    """A worker failed; the message names the cause, the rank, the exit code and the way out.
+
+    `traceback` is the worker's, empty where the message says all that the user needs.
+    """
+
+    def __init__(self, message: str, traceback: str = "") -> None:
+        super().__init__(message)
+        self.traceback = traceback
+
+
 def is_for_user(described: str, trace: str) -> bool:
     """Whether an exception, described as `Type: message`, is one for the user to act on.
 

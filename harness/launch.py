@@ -1,8 +1,12 @@
-"""One launch of workers through torchrun's own machinery, and what to say when one of them dies."""
+"""One launch of workers through torchrun's own machinery, and what to say when one of them dies.
+
+A process that torchrun or Slurm has started as one of several joins the others instead.
+"""
 
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import tempfile
 import uuid
@@ -14,22 +18,13 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalEx
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from harness.errors import is_for_user
+from harness.errors import LaunchError, is_for_user
 from harness.job import Job
+from harness.join import join
+from harness.place import find_place
 from harness.worker import WorkerReport, run_worker
 
 _HANDLED_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-
-
-class LaunchError(RuntimeError):
-    """A worker failed; the message names the cause, the rank, the exit code and the way out.
-
-    `traceback` is the worker's, empty where the message says all that the user needs.
-    """
-
-    def __init__(self, message: str, traceback: str = "") -> None:
-        super().__init__(message)
-        self.traceback = traceback
 
 
 class Launchable(Protocol):
@@ -46,15 +41,19 @@ Report = TypeVar("Report")
 
 
 def launch(job: Job, num_workers: int) -> list[WorkerReport]:
-    """Run the comparison on `num_workers` new processes and return their reports in rank order."""
+    """Run the comparison on `num_workers` processes and return their reports in rank order."""
     return launch_function(run_worker, job, num_workers)
 
 
 def launch_function(function: Callable[[AnyJob], Report], job: AnyJob, num_workers: int) -> list[Report]:
-    """`function(job)` of `num_workers` new processes, in rank order; LaunchError where one fails.
+    """`function(job)` of `num_workers` processes, in rank order; LaunchError where one fails.
 
-    `function` is one at the top level of a module that runs its work by `harness.process.run_recorded`.
+    `function` is one at the top level of a module that runs its work by `harness.process.run_recorded`. The
+    processes are new ones, or those that torchrun or Slurm has started; of these only rank 0 returns.
     """
+    place = find_place(os.environ)
+    if place is not None:
+        return join(function, job, num_workers, place, job.timeout_s)
     with tempfile.TemporaryDirectory(prefix="nestpipe-") as folder, _borrowed_process():
         config = LaunchConfig(
             min_nodes=1,

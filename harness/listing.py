@@ -21,7 +21,7 @@ def print_names() -> None:
     for kind in ("workload", "model"):
         _print(f"{kind}s", (kind, "setting", "default", "what it is"), _settings(kind))
     shared = [(name, str(value), TRAINING_HELP[name]) for name, value in vars(Training()).items()]
-    own = [(name, "", text) for name, text in METHOD_HELP.items()]
+    own = [(name, "", text) for name, text in (*METHOD_HELP.items(), *_plugin_settings())]
     _print("other settings", ("setting", "default", "what it is"), [*own, *shared])
 
 
@@ -29,6 +29,16 @@ def _methods() -> Iterator[Line]:
     summaries = methods.summaries()
     for name in methods.names():
         yield name, summaries[name], _promise(name)
+
+
+def _plugin_settings() -> Iterator[tuple[str, str]]:
+    for name in filter(methods.is_third_party, methods.names()):
+        try:
+            settings = methods.get(name).settings
+        except ImportError:
+            continue  # the list of methods says so
+        for key, setting in settings.items():
+            yield key, f"{setting.meaning} ({name})"
 
 
 def _promise(name: str) -> str:

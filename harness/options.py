@@ -14,6 +14,7 @@ CLIP_SCOPES = ("dense", "all")
 AUTOCASTS = ("none", "bfloat16")
 DTYPES = ("float32", "float64")
 DEVICES = ("cpu", "cuda")
+NO_KEYS: Mapping[str, Callable[[str, str], Any]] = {}
 
 
 @dataclass(frozen=True)
@@ -65,12 +66,20 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def parse_settings(
-    pairs: Sequence[str], workload_keys: Sequence[str], cluster_keys: Sequence[str] = ()
+    pairs: Sequence[str],
+    workload_keys: Sequence[str],
+    cluster_keys: Sequence[str] = (),
+    plugin_keys: Mapping[str, Callable[[str, str], Any]] = NO_KEYS,
 ) -> Settings:
     """Sort `key=value` strings; a ValueError names an unknown key's nearest and a bad value's form.
 
-    Values of workload keys stay strings: the workload itself parses them.
+    Values of workload keys stay strings: the workload itself parses them. `plugin_keys` are those of methods
+    of third parties, which may not take a name that has a meaning already.
     """
+    method_keys = {**METHOD_KEYS, **plugin_keys}
+    for key in plugin_keys:
+        if key in METHOD_KEYS or key in _TRAINING_KEYS or key in workload_keys:
+            raise ValueError(f"a method outside of this project declares the setting {key!r}, which is taken")
     training: dict[str, Any] = {}
     method: dict[str, Any] = {}
     workload: dict[str, str] = {}
@@ -80,14 +89,14 @@ def parse_settings(
             raise ValueError(f"--set {key} is given twice")
         if key in workload_keys:
             workload[key] = text
-        elif key in METHOD_KEYS:
-            method[key] = METHOD_KEYS[key](key, text)
+        elif key in method_keys:
+            method[key] = method_keys[key](key, text)
         elif key in _TRAINING_KEYS:
             training[key] = _TRAINING_KEYS[key](key, text)
         elif key in cluster_keys:
             cluster[key] = _rate(key, text)
         else:
-            known = sorted([*workload_keys, *METHOD_KEYS, *_TRAINING_KEYS, *cluster_keys])
+            known = sorted([*workload_keys, *method_keys, *_TRAINING_KEYS, *cluster_keys])
             raise ValueError(f"unknown setting {key!r}: {nearest(key, known)}")
     return Settings(replace(Training(), **training), method, workload, cluster)
 

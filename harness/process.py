@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import multiprocessing
 import os
 import sys
 import time
@@ -29,10 +30,15 @@ Report = TypeVar("Report")
 
 
 def run_recorded(function: Callable[[Job], Report], job: Job) -> Report:
-    """`function(job)`; an exception goes to torchrun's error file and ends this process at once."""
+    """`function(job)`; an exception goes to torchrun's error file and ends this process at once.
+
+    In a process that somebody else's launcher has started it is raised: there nobody reads that file for us.
+    """
     try:
         report = record(function)(job)
     except BaseException:
+        if multiprocessing.parent_process() is None:
+            raise
         # The cause is in torchrun's error file. Threads of a method may be waiting for peers that are
         # gone, and would keep an ordinary exit waiting as well.
         sys.stderr.flush()

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from harness.announce import announce_reproduction, dry_run_option
 from harness.errors import user_errors
 from harness.reproduce import items
 from harness.reproduce.sources import EVIDENCE
@@ -54,6 +55,7 @@ def _shared_options(command: Command) -> Command:
             help="Whether to draw each item, which takes longer than simulating all of them.  "
             "[default: only what was emulated]",
         ),
+        dry_run_option,
         click.option("--json", "as_json", is_flag=True, help="End with one line of JSON on stdout."),
     )
     for option in reversed(options):
@@ -74,6 +76,7 @@ def reproduce(
     steps: int,
     out: Path,
     with_figures: bool | None,
+    dry_run: bool,
     as_json: bool,
     **training: Any,
 ) -> None:
@@ -92,19 +95,27 @@ def reproduce(
         nestpipe reproduce table2
         nestpipe reproduce all --evidence emulated --json
         nestpipe reproduce all --evidence simulated --figures
-        nestpipe reproduce fig6 --quick
+        nestpipe reproduce fig6 --quick --dry-run
     """
     if item == fig6_command.NAME:
-        fig6_command.reproduce(context, out, as_json=as_json, with_figures=with_figures, **training)
+        fig6_command.reproduce(
+            context, out, as_json=as_json, with_figures=with_figures, dry_run=dry_run, **training
+        )
         return
     fig6_command.refuse_options(context, item)
-    _reproduce(items.get(item), evidence, workers, steps, out, with_figures, as_json)
+    _reproduce(items.get(item), evidence, workers, steps, out, with_figures, dry_run, as_json)
 
 
 @click.command()
 @_shared_options
 def ablate(
-    evidence: str, workers: int, steps: int, out: Path, with_figures: bool | None, as_json: bool
+    evidence: str,
+    workers: int,
+    steps: int,
+    out: Path,
+    with_figures: bool | None,
+    dry_run: bool,
+    as_json: bool,
 ) -> None:
     """Measure each of the two pipelines alone, and what it contributes.
 
@@ -112,7 +123,7 @@ def ablate(
     Example:
         nestpipe ablate --steps 30
     """
-    _reproduce((items.ablation(),), evidence, workers, steps, out, with_figures, as_json)
+    _reproduce((items.ablation(),), evidence, workers, steps, out, with_figures, dry_run, as_json)
 
 
 def _reproduce(
@@ -122,10 +133,14 @@ def _reproduce(
     steps: int,
     out: Path,
     with_figures: bool | None,
+    dry_run: bool,
     as_json: bool,
 ) -> None:
     # What starts workers imports torch, which a simulation does without.
     with user_errors(), _launch_errors() if evidence == "emulated" else nullcontext():
+        announce_reproduction(chosen, evidence, workers, steps, dry_run=dry_run)
+        if dry_run:
+            return
         from harness.reproduce.report import reproduce as run
         from harness.reproduce.sources import open_source
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from harness.announce import announce_training, dry_run_option
 from harness.errors import user_errors
 from harness.options import parse_worker_counts
 
@@ -69,6 +70,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     show_default=True,
     help="Seconds that a worker waits for its peers.",
 )
+@dry_run_option
 @click.option("--json", "as_json", is_flag=True, help="End with one line of JSON on stdout.")
 def train(
     methods: tuple[str, ...],
@@ -82,6 +84,7 @@ def train(
     out: Path,
     cache: Path | None,
     timeout: float,
+    dry_run: bool,
     as_json: bool,
 ) -> None:
     """Train each METHOD from equal weights on equal batches, and evaluate it on what is held out.
@@ -94,12 +97,12 @@ def train(
         nestpipe train nestpipe --epochs 20
         nestpipe train torchrec uniemb nestpipe --epochs 20 --eval-every 5 --seeds 0,1,2
         nestpipe train nestpipe --recipe hstu-ml-1m --set path=ml-1m --workers 1
-        nestpipe train sync nestpipe --epochs 5 --set dtype=float64
+        nestpipe train sync nestpipe --epochs 5 --set dtype=float64 --dry-run
     """
     with user_errors():
         worker_counts, numbers = parse_worker_counts(workers), parse_seeds(seeds)
 
-        from harness.catalog import check_methods, workload_keys
+        from harness.catalog import check_methods, method_settings, workload_keys
         from harness.options import parse_settings
         from harness.training.job import TrainingJob
         from harness.training.recipes import resolve
@@ -107,7 +110,8 @@ def train(
 
         check_methods(methods)
         plan = resolve(recipe, workload, epochs, pairs, worker_counts)
-        settings = parse_settings(plan.pairs, workload_keys(plan.workload))
+        keys = workload_keys(plan.workload)
+        settings = parse_settings(plan.pairs, keys, plugin_keys=method_settings(methods))
         job = TrainingJob(
             methods=methods,
             workload=plan.workload,
@@ -118,6 +122,9 @@ def train(
             settings=settings,
             timeout_s=timeout,
         )
+        announce_training((job,), worker_counts, len(numbers), dry_run=dry_run)
+        if dry_run:
+            return
         from harness.training.experiment import train as run
 
         run(job, worker_counts, numbers, out, as_json=as_json)

@@ -119,6 +119,7 @@ class Driver:
     def _observe(self, step: int) -> None:
         if self._chooser is None or self._chooser.finished:
             return
+        self._executor.wait_for_device(OpId(OpKind.UPDATE, step))
         self.window = self._chooser.observe(step, self._engine.states[step].schedule)
         if self._chooser.finished:
             self._executor.observers.remove(self._chooser.record)

@@ -53,8 +53,8 @@ class Executor:
     `run_until` raises it, with a note that says which op failed.
 
     On an accelerator, `streams`, an op has finished for the host when its work is queued; the streams of ops
-    that wait for it wait for its mark. Nothing here then waits for the device but a `drain`, a caller too
-    far ahead, and observers, who want to know when the work was done.
+    that wait for it wait for its mark. Nothing here then waits for the device but a `drain` and a caller
+    too far ahead. Observers are told once the work is done, at the latest by a drain.
     """
 
     def __init__(self, handlers: Mapping[OpKind, Handler], rank: int, streams: Streams | None = None) -> None:
@@ -95,10 +95,14 @@ class Executor:
             run = self._runs[op_id]
             self._lanes.run_compute(until=run.finished)
             run.finished.wait()
-            if run.mark is not None and self.observers:
-                run.mark.wait()
-                self._report()
         self._raise_failure()
+
+    def wait_for_device(self, op_id: OpId) -> None:
+        """Block until the work of `op_id`, which the host has finished, is done; tell the observers."""
+        run = self._runs.get(op_id)
+        if run is not None and run.mark is not None:
+            run.mark.wait()
+            self._report()
 
     def drain(self) -> None:
         """Block until every issued op has finished, on the device too; raise if any op has failed."""
@@ -128,6 +132,7 @@ class Executor:
                 del self._runs[op_id]
             else:
                 first = min(first, op_id.step)
+        self._report()
         return first
 
     def close(self, timeout_s: float = 10.0) -> list[str]:

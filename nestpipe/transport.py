@@ -122,7 +122,7 @@ class Transports:
 class Kind:
     """What the groups of a pipeline are made of."""
 
-    device: torch.device = torch.device("cpu")
+    device: torch.device
     """Where rows and keys are; the lanes' agreements are on the host."""
     timeout: timedelta | None = None
     """Of each collective; None takes the parent's, which torch does not hand on."""

@@ -37,10 +37,31 @@ def run_emulated(
     """
     from harness.launch import launch
 
+    job = emulated_job(
+        methods, profile_names, num_workers, steps, profile_overrides=profile_overrides, settings=settings
+    )
+    reports = launch(job, num_workers)
+    return {
+        (name, cluster.num_workers): _measured(cluster, _slowest(reports, name, cluster.name))
+        for cluster in job.clusters
+        for name in methods
+    }
+
+
+def emulated_job(
+    methods: Sequence[str],
+    profile_names: Sequence[str],
+    num_workers: int,
+    steps: int,
+    *,
+    profile_overrides: Mapping[str, float],
+    settings: Mapping[str, str],
+) -> Job:
+    """The launch of `run_emulated`, whose parameters it takes."""
     clusters = tuple(profiles.get(name, profile_overrides) for name in profile_names)
     for cluster in clusters:
         cluster.processes_stand_for(num_workers)
-    job = Job(
+    return Job(
         methods=tuple(methods),
         workload=WORKLOAD,
         num_steps=steps,
@@ -51,12 +72,6 @@ def run_emulated(
         clusters=clusters,
         timeout_s=300.0,
     )
-    reports = launch(job, num_workers)
-    return {
-        (name, cluster.num_workers): _measured(cluster, _slowest(reports, name, cluster.name))
-        for cluster in clusters
-        for name in methods
-    }
 
 
 def _settings(settings: Mapping[str, str]) -> Settings:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from harness.simulation.gantt import Chart
 
@@ -34,7 +34,7 @@ class Figure:
     """Unique in the page, of lower-case letters, digits and dashes."""
     title: str
     svg: str
-    """An `<svg>` element without width and height whose colours follow the page's; see `harness.report.svg`."""
+    """An `<svg>` element whose colours follow the page's; see `harness.report.svg`."""
     is_wide: bool = False
     """Several panels: takes the page's width, and on a narrow page scrolls inside its frame."""
     notes: tuple[str, ...] = ()
@@ -64,14 +64,22 @@ class Section:
 
 
 @dataclass(frozen=True)
+class Hint:
+    """Something that a report could hold, and the command that brings it."""
+
+    what: str
+    command: str
+
+
+@dataclass(frozen=True)
 class Page:
     """The whole report."""
 
     title: str
     summary: str
     sections: tuple[Section, ...]
-    absent: tuple[str, ...] = field(default=())
-    """What the results do not hold, and the command that brings it."""
+    absent: tuple[Hint, ...] = ()
+    """What the results do not hold."""
 
     def figures(self) -> Iterator[Figure]:
         """All figures in the order of the page."""

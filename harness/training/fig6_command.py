@@ -9,6 +9,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from harness.announce import announce_training
 from harness.errors import user_errors
 
 NAME = "fig6"
@@ -71,6 +72,7 @@ def reproduce(
     *,
     as_json: bool,
     with_figures: bool | None,
+    dry_run: bool,
     quick: bool,
     num_seeds: int | None,
     num_epochs: int | None,
@@ -103,6 +105,10 @@ def reproduce(
         accuracy = fig6.Accuracy(
             job, context.params["workers"] if given else NUM_WORKERS, num_seeds or usual[1]
         )
+        jobs = (job, accuracy.exact_job)
+        announce_training(jobs, (accuracy.num_workers,), accuracy.num_seeds, dry_run=dry_run)
+        if dry_run:
+            return
         fig6.reproduce(accuracy, out, as_json=as_json, with_figures=with_figures is not False)
 
 

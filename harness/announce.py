@@ -1,0 +1,90 @@
+"""What a command says before it starts: the estimate, and under `--dry-run` what it would run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from harness.place import find_place
+
+if TYPE_CHECKING:
+    from harness.job import Job
+    from harness.reproduce.items import Item
+    from harness.training.job import TrainingJob
+
+Command = Callable[..., Any]
+
+
+def dry_run_option(command: Command) -> Command:
+    """The option `--dry-run` of a command that may take long."""
+    return click.option(
+        "--dry-run", is_flag=True, help="Print what would run and an estimate of time and memory, then end."
+    )(command)
+
+
+def announce_run(job: Job, worker_counts: Sequence[int], *, dry_run: bool) -> None:
+    """Of `nestpipe run`."""
+    from harness.estimate import Estimator
+    from harness.job import plan_rounds
+
+    if dry_run:
+        built = job.built_methods()
+        plan = plan_rounds(job.num_steps, job.num_warmup_steps)
+        compared = [name for name in built if name not in job.methods]
+        click.echo(
+            f"would run: {', '.join(job.methods)} on {job.workload}, cluster {job.clusters[0].name}, "
+            f"{_workers(worker_counts)}, {plan.num_steps} steps each, of which {job.num_steps} are measured"
+        )
+        if compared:
+            click.echo(f"and for the check: {', '.join(compared)}")
+    if not is_one_of_several():
+        click.echo(Estimator().run(job, worker_counts))
+
+
+def announce_training(
+    jobs: Sequence[TrainingJob], worker_counts: Sequence[int], num_seeds: int, *, dry_run: bool
+) -> None:
+    """Of `nestpipe train` and `nestpipe reproduce fig6`."""
+    from harness.estimate import NOTHING, Estimator
+
+    if dry_run:
+        for job in jobs:
+            click.echo(
+                f"would train: {', '.join(job.methods)} on {job.workload} in {job.settings.training.dtype}, "
+                f"{_counted(job.num_epochs, 'epoch')}, {_workers(worker_counts)}, "
+                f"{_counted(num_seeds, 'seed')}"
+            )
+    if not is_one_of_several():
+        estimator = Estimator()
+        click.echo(sum((estimator.training(job, worker_counts, num_seeds) for job in jobs), NOTHING))
+
+
+def announce_reproduction(
+    items: Sequence[Item], evidence: str, num_workers: int, steps: int, *, dry_run: bool
+) -> None:
+    """Of `nestpipe reproduce` and `nestpipe ablate`; a simulation takes seconds and needs no estimate."""
+    num_runs = len({run for item in items for run in item.runs})
+    if dry_run:
+        how = f"emulate on {num_workers} processes" if evidence == "emulated" else "simulate"
+        click.echo(f"would {how}: {', '.join(item.name for item in items)}, {num_runs} runs of a method")
+    if evidence == "emulated":
+        from harness.estimate import Estimator
+        from harness.reproduce.rehearsal import estimate_reproduction
+
+        click.echo(estimate_reproduction(items, num_workers, steps, Estimator()))
+
+
+def is_one_of_several() -> bool:
+    """Whether torchrun or Slurm has started this process among others, of which each would say the same."""
+    return find_place(os.environ) is not None
+
+
+def _workers(counts: Sequence[int]) -> str:
+    return f"{', '.join(map(str, counts))} worker{'s' if max(counts) > 1 else ''}"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' if number > 1 else ''}"

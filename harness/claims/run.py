@@ -1,0 +1,116 @@
+"""`nestpipe claims run`: experiment after experiment, each kept as it ends."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import click
+
+from harness.claims.claim import EVIDENCE, Catalogue, Wanted
+from harness.claims.experiments import OTHERS, Experiments, Found, Options
+from harness.claims.reproduced import item_of, narrowed
+from harness.claims.rows import ClaimRow, make_row, new_header, save
+from harness.errors import user_errors
+
+
+@dataclass
+class Outcome:
+    """What a series of experiments brought, complete or not."""
+
+    rows: list[ClaimRow] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+
+def grouped(wanted: Sequence[Wanted]) -> list[list[Wanted]]:
+    """Claims that one experiment answers together, the quickest kind of evidence first."""
+    groups: dict[tuple[str, str], list[Wanted]] = {}
+    for each in sorted(wanted, key=lambda each: EVIDENCE.index(each.evidence)):
+        groups.setdefault((each.evidence, each.claim.experiment), []).append(each)
+    return list(groups.values())
+
+
+def estimate(catalogue: Catalogue, wanted: Sequence[Wanted]) -> Iterator[str]:
+    """About how long and how much memory: a line an experiment, and one for all of them."""
+    seconds, memory_mb = 0.0, 0.0
+    for group in grouped(wanted):
+        cost = catalogue.cost(group[0])
+        seconds += cost.seconds * _share(group)
+        memory_mb = max(memory_mb, cost.memory_mb)
+        count = f"{len(group)} claim{'s' if len(group) > 1 else ''}"
+        yield f"{group[0].claim.experiment} ({group[0].evidence}): {count}, like `{cost.command}`"
+    yield f"estimate: at most about {duration(seconds)} and {memory_mb:.0f} MB on two idle cores"
+
+
+def _share(group: Sequence[Wanted]) -> float:
+    """The part of an experiment's runs that these claims need."""
+    name = group[0].claim.experiment
+    if name in OTHERS:
+        return 1.0
+    whole = item_of(name)
+    own = narrowed(whole, [(each.claim.row, each.claim.column) for each in group])
+    return len(own.runs) / len(whole.runs)
+
+
+def duration(seconds: float) -> str:
+    """Seconds, or minutes where there are many."""
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
+
+def run(catalogue: Catalogue, wanted: Sequence[Wanted], options: Options) -> Outcome:
+    """Measure, judge and keep; an experiment that cannot be had is told, and the next one goes on."""
+    header = new_header()
+    experiments = Experiments(options)
+    outcome = Outcome()
+    for group in grouped(wanted):
+        name = f"{group[0].claim.experiment} ({group[0].evidence})"
+        start = time.perf_counter()
+        try:
+            with user_errors():
+                found = _measure(experiments, group)
+        except click.ClickException as error:
+            outcome.errors.append(f"{name}: {error.message}")
+            click.echo(f"{name}: {error.message}", err=True)
+            continue
+        seconds = time.perf_counter() - start if found.seconds is None else found.seconds
+        own = [
+            make_row(
+                header,
+                catalogue,
+                each,
+                found.values[each.claim.row, each.claim.column],
+                settings=found.settings,
+                seconds=seconds,
+                peak_memory_bytes=peak_memory_bytes(),
+            )
+            for each in group
+        ]
+        save(options.folder, own)
+        outcome.rows += own
+        click.echo(f"{name}: {len(own)} kept after {duration(seconds)}", err=True)
+    return outcome
+
+
+def _measure(experiments: Experiments, group: Sequence[Wanted]) -> Found:
+    if group[0].evidence in ("proved", "simulated"):
+        return experiments.measure(group)
+    # Only what starts workers can fail so, and importing it takes seconds.
+    from harness.launch import LaunchError
+
+    try:
+        return experiments.measure(group)
+    except LaunchError as error:
+        if error.traceback:
+            click.echo(error.traceback.rstrip(), err=True)
+        raise click.ClickException(str(error)) from None
+
+
+def peak_memory_bytes() -> int:
+    """Up to now, of this process or of the largest that it started and that has ended."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return unit * max(
+        resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    )

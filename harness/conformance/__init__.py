@@ -1,0 +1,1 @@
+"""What every method must satisfy, checked on a small model with several workers."""

@@ -1,0 +1,1 @@
+"""`nestpipe kernels`: the ops of `nestpipe.kernels`, measured."""
