@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -48,11 +49,14 @@ def measure_costs(workload: Workload, training: Training, num_workers: int) -> C
     tables = {id(table.weight): table for table in _tables(shape)}
     table_bytes = sum(_bytes(table.weight) for table in tables.values())
     dense_bytes = sum(_bytes(each) for each in shape.parameters() if id(each) not in tables)
-    began = time.perf_counter()
-    batch = next(workload.batches(rank=0, num_workers=num_workers))
-    batch_s = time.perf_counter() - began
     fits = 2 * (table_bytes + dense_bytes) < MEMORY_SHARE * psutil.virtual_memory().available
-    build_s, step_s = _time(workload, training, batch) if fits and training.device == "cpu" else (0.0, None)
+    with _as_in_a_worker():
+        began = time.perf_counter()
+        batch = next(workload.batches(rank=0, num_workers=num_workers))
+        batch_s = time.perf_counter() - began
+        build_s, step_s = 0.0, None
+        if fits and training.device == "cpu":
+            build_s, step_s = _time(workload, training, batch)
     return Costs(
         table_bytes=table_bytes,
         num_rows=sum(table.num_embeddings for table in tables.values()),
@@ -76,28 +80,33 @@ class _Weightless(TorchDispatchMode):
         return function(*args, **changed)
 
 
-def _time(workload: Workload, training: Training, batch: Any) -> tuple[float, float]:
-    """Seconds to build the model, and of one of its steps."""
+@contextmanager
+def _as_in_a_worker() -> Iterator[None]:
+    """One thread, and no advice on the screen that TorchRec's authors would have to follow."""
     num_threads, log = torch.get_num_threads(), logging.getLogger("torch.fx")
     level = log.level
     torch.set_num_threads(1)
-    # It has advice that TorchRec's authors would have to follow.
     log.setLevel(logging.ERROR)
     try:
-        began = time.perf_counter()
-        model = workload.model(_DEVICE, getattr(torch, training.dtype))
-        build_s = time.perf_counter() - began
-        for table in _tables(model):
-            # A gradient as large as the table is what no method computes.
-            table.sparse = True
-        took: list[float] = []
-        while len(took) < _NUM_TIMED and sum(took) < _ENOUGH_S:
-            began = time.perf_counter()
-            _step(model, batch, training)
-            took.append(time.perf_counter() - began)
+        yield
     finally:
         torch.set_num_threads(num_threads)
         log.setLevel(level)
+
+
+def _time(workload: Workload, training: Training, batch: Any) -> tuple[float, float]:
+    """Seconds to build the model, and of one of its steps."""
+    began = time.perf_counter()
+    model = workload.model(_DEVICE, getattr(torch, training.dtype))
+    build_s = time.perf_counter() - began
+    for table in _tables(model):
+        # A gradient as large as the table is what no method computes.
+        table.sparse = True
+    took: list[float] = []
+    while len(took) < _NUM_TIMED and sum(took) < _ENOUGH_S:
+        began = time.perf_counter()
+        _step(model, batch, training)
+        took.append(time.perf_counter() - began)
     # The first one warms up.
     return build_s, median(took[1:] or took)
 

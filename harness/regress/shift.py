@@ -80,7 +80,8 @@ def design_effect(reference: Launches, now: Launches) -> float:
     between = sum(len(ranks) * float(np.mean(ranks)) ** 2 for ranks in ranked)
     within = sum(float(np.sum((ranks - np.mean(ranks)) ** 2)) for ranks in ranked)
     if num_values <= num_groups or within <= 0:
-        return max(1.0, num_values / num_groups)  # one value a launch, or launches without any spread
+        # One value a launch, or none that differs from its launch's others: then only launches count.
+        return num_values / num_groups if between > 0 else 1.0
     mean_square_between = between / max(1, num_groups - 2)
     mean_square_within = within / (num_values - num_groups)
     size = num_values / num_groups

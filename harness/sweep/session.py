@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -13,7 +12,6 @@ from typing import TYPE_CHECKING
 import click
 
 from harness.job import Job
-from harness.place import find_place
 from harness.sweep.file import load
 from harness.sweep.journal import CELLS_FILE, FAILED, MEASURED, Journal, open_journal, read_cells
 from harness.sweep.ladder import as_document, doubts, ladder
@@ -45,8 +43,6 @@ class Options:
 
 def sweep(path: Path, options: Options) -> None:
     """Measure what is missing, keep it and print the ladder; a ClickException where a cell failed."""
-    if find_place(os.environ) is not None:
-        raise ValueError("a sweep launches its workers itself, one cell after the other: start it alone")
     plan = load(path)
     plan = replace(plan, num_rounds=options.num_rounds or plan.num_rounds)
     jobs = jobs_of(plan, options.cache_dir)

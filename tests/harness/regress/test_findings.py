@@ -47,7 +47,7 @@ def test_a_counter_of_nothing_may_not_become_something() -> None:
 
 
 def test_counters_without_a_partner_are_new_or_gone() -> None:
-    rows, peak, step = COUNTERS
+    rows, _, step = COUNTERS
     found = counter_verdicts(rows, step, Counter("count/sync/op update", 1.0, "a step"))
     assert (found["op update"], found["peak tensors"]) == (Verdict.NEW, Verdict.GONE)
 
