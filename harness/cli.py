@@ -13,6 +13,7 @@ import click
 from harness.announce import announce_run, dry_run_option
 from harness.claims_command import claims
 from harness.compare_command import compare as compare_folders
+from harness.completion import complete_methods
 from harness.conformance_command import conformance
 from harness.data_command import data
 from harness.doctor_command import doctor
@@ -54,7 +55,7 @@ def _parsed(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Param
 
 
 @main.command()
-@click.argument("methods", metavar="METHOD...", nargs=-1)
+@click.argument("methods", metavar="METHOD...", nargs=-1, shell_complete=complete_methods)
 @click.option(
     "--schedule",
     "schedule_files",

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from harness.announce import announce_training, dry_run_option
+from harness.completion import complete_methods
 from harness.errors import user_errors
 from harness.options import parse_worker_counts
 
@@ -23,7 +24,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
 
 
 @click.command()
-@click.argument("methods", metavar="METHOD...", nargs=-1, required=True)
+@click.argument("methods", metavar="METHOD...", nargs=-1, required=True, shell_complete=complete_methods)
 @click.option("--workload", default=None, help="Where the batches come from.  [default: movielens]")
 @click.option("--epochs", type=click.IntRange(min=1), help="Passes over all users or samples.  [default: 20]")
 @click.option(
