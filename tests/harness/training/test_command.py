@@ -29,7 +29,7 @@ from harness.training.recipes import RECIPES, resolve
         (["sync", "--recipe", "hstu-ml1m"], 1, "did you mean 'hstu-ml-1m'?"),
         (["sync", "--recipe", "hstu-ml-1m", "--workers", "3"], 1, "3 workers do not divide"),
         (["sync", "--set", "path=/no/such"], 1, "/no/such"),
-        (["torchrec", "--set", "dtype=float64"], 1, "no float64 in torchrec"),
+        (["torchrec", "--workload", "synthetic", "--set", "dtype=float64"], 1, "no float64 in torchrec"),
     ],
 )
 def test_mistakes_get_a_message_and_no_traceback(
