@@ -1,9 +1,9 @@
 """What a command will take before it starts: an estimate from sizes and a few timed steps of the plain model.
 
-Nothing here is a measurement. A launch is taken to start as slowly as this process did, and a step to last
-as long as the unsharded model's forward and backward here, times workers over cores where those are fewer;
-on an emulated cluster as long as the simulator says. Memory is what a process holds without a model, the
-model that each worker builds before it is sharded, and every method's share of rows and optimizer state;
+Nothing here is a measurement. A launch is taken to start about as slowly as this process did, and a step to
+last as long as the unsharded model's forward and backward here, times workers over cores where those are
+fewer; on an emulated cluster as long as the simulator says. Memory is what a process holds without a model,
+the model that each worker builds before it is sharded, and every method's share of rows and optimizer state;
 activations are not counted.
 """
 
@@ -27,6 +27,8 @@ from harness.probe import Costs, measure_costs
 from harness.training.job import TrainingJob
 
 RENDEZVOUS_S = 2.0
+WORKER_START = 1.25
+"""A worker's start over this process's: it loads the process groups and builds the optimizers as well."""
 EVALUATION_SHARE = 0.5
 """Of an epoch's training: a forward pass and the ranking."""
 _COPIES = {"sgd": 0.0, "adagrad": 1.0, "adam": 2.0}
@@ -116,7 +118,9 @@ class Estimator:
         return Estimate(num_seeds * launch_s, memory_bytes)
 
     def _fixed_s(self, costs: Costs, num_workers: int, num_models: int) -> float:
-        return RENDEZVOUS_S + _crowd(num_workers) * (self._start_s + num_models * costs.build_s)
+        return RENDEZVOUS_S + _crowd(num_workers) * (
+            WORKER_START * self._start_s + num_models * costs.build_s
+        )
 
     def _costs_of(self, job: Job | TrainingJob, num_workers: int) -> Costs:
         training = job.settings.training

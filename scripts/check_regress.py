@@ -139,8 +139,11 @@ def describe(trial: int, slowdown: float, findings: Sequence[Finding]) -> dict[s
 def check(arguments: argparse.Namespace, folder: Path) -> pd.DataFrame:
     """All trials, one line a variant."""
     timing = Timing()
-    launches = measure(timing, NUM_REFERENCE_LAUNCHES, folder, 120.0)
-    reference = times_here(list(launches))
+    launches = []
+    for launch in measure(timing, NUM_REFERENCE_LAUNCHES, folder, 120.0):
+        print(f"base {launch.base_ms:.1f} ms, {METHOD} {median(launch.steps[METHOD]):.3f} of it", flush=True)
+        launches.append(launch)
+    reference = times_here(launches)
     step_ms = median(median(one.steps[METHOD]) * one.base_ms for one in reference.launches)
     print(
         f"reference: {len(reference.launches)} launches, a step of {METHOD} takes {step_ms:.1f} ms",
