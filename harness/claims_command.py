@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from harness.errors import user_errors
+from harness.shared_options import AS_JSON, CACHE
 
 _KINDS = ("proved", "simulated", "emulated", "measured")
 _ALL = "all"
@@ -22,7 +23,6 @@ _EVIDENCE = click.option(
     multiple=True,
     help="Kind of evidence; can be given several times.",
 )
-_JSON = click.option("--json", "as_json", is_flag=True, help="End with one line of JSON on stdout.")
 
 
 @click.group()
@@ -42,7 +42,7 @@ def claims() -> None:
 @claims.command("list")
 @_IDS
 @_EVIDENCE
-@_JSON
+@AS_JSON
 def list_claims(ids: tuple[str, ...], kinds: tuple[str, ...], as_json: bool) -> None:
     """List the claims with their figures, what can test them, and what that takes.
 
@@ -98,13 +98,9 @@ def list_claims(ids: tuple[str, ...], kinds: tuple[str, ...], as_json: bool) -> 
     show_default=True,
     help="Folder that results are appended to.",
 )
-@click.option(
-    "--cache",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Folder for fetched and converted data.  [default: the user's cache]",
-)
+@CACHE
 @click.option("--dry-run", is_flag=True, help="Say what would run and what it takes, and end.")
-@_JSON
+@AS_JSON
 def run(
     ids: tuple[str, ...],
     kinds: tuple[str, ...],
@@ -174,7 +170,7 @@ def run(
     help="Where verdicts were kept; the newest counts.  [default: results/reference and results/claims]",
 )
 @click.option("--markdown", "as_markdown", is_flag=True, help="Markdown instead of a table.")
-@_JSON
+@AS_JSON
 def report(
     ids: tuple[str, ...], kinds: tuple[str, ...], folders: tuple[Path, ...], as_markdown: bool, as_json: bool
 ) -> None:

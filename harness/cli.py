@@ -27,6 +27,7 @@ from harness.regress_command import regress
 from harness.report_command import report
 from harness.reproduce_command import ablate, reproduce
 from harness.schedule_command import schedule
+from harness.shared_options import AS_JSON, CACHE, SEED, settings_option, timeout_option
 from harness.simulate_command import simulate
 from harness.sweep_command import sweep
 from harness.train_command import train
@@ -80,16 +81,8 @@ def _parsed(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Param
     show_default=True,
     help="Steps before them that are dropped.",
 )
-@click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of weights and batches."
-)
-@click.option(
-    "--set",
-    "pairs",
-    metavar="KEY=VALUE",
-    multiple=True,
-    help="A setting of workload, model, methods or optimizers; see `nestpipe list`.",
-)
+@SEED
+@settings_option()
 @click.option(
     "--cluster",
     default="local",
@@ -112,25 +105,15 @@ def _parsed(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Param
     show_default=True,
     help="Folder that results are appended to.",
 )
-@click.option(
-    "--cache",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Folder for converted data.  [default: the user's cache]",
-)
-@click.option(
-    "--timeout",
-    type=click.FloatRange(min=1),
-    default=120,
-    show_default=True,
-    help="Seconds that a worker waits for its peers.",
-)
+@CACHE
+@timeout_option()
 @click.option(
     "--trace",
     type=click.Path(dir_okay=False, path_type=Path),
     help="File (.jsonl) for every op of methods on the engine, which `nestpipe simulate --cost` reads.",
 )
 @dry_run_option
-@click.option("--json", "as_json", is_flag=True, help="End with one line of JSON on stdout.")
+@AS_JSON
 def run(
     methods: tuple[str, ...],
     schedule_files: tuple[str, ...],

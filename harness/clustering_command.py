@@ -9,17 +9,12 @@ from pathlib import Path
 import click
 
 from harness.errors import user_errors
+from harness.shared_options import AS_JSON, CACHE, DATA_SEED, DATA_SETTINGS
 
 
 @click.command()
 @click.argument("workloads", metavar="WORKLOAD[:PRESET]...", nargs=-1, required=True)
-@click.option(
-    "--set",
-    "pairs",
-    metavar="[WORKLOAD.]KEY=VALUE",
-    multiple=True,
-    help="A setting of every WORKLOAD that has it, or of the one that is named; see `nestpipe list`.",
-)
+@DATA_SETTINGS
 @click.option(
     "--samples",
     type=click.IntRange(min=2),
@@ -40,15 +35,9 @@ from harness.errors import user_errors
 @click.option(
     "--negatives", is_flag=True, help="Count the negatives that sequence models sample as keys too."
 )
-@click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of generated and shuffled data."
-)
-@click.option(
-    "--cache",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Folder for fetched and converted data.  [default: the user's cache]",
-)
-@click.option("--json", "as_json", is_flag=True, help="End with one line of JSON on stdout.")
+@DATA_SEED
+@CACHE
+@AS_JSON
 def clustering(
     workloads: tuple[str, ...],
     pairs: tuple[str, ...],

@@ -112,9 +112,7 @@ def _title(job: Job) -> str:
 
 def _raise_failure(outcome: Outcome) -> None:
     if outcome.error is not None:
-        if outcome.error.traceback:
-            click.echo(outcome.error.traceback.rstrip(), err=True)
-        raise click.ClickException(str(outcome.error))
+        raise outcome.error
     failed = [run for run in outcome.runs if run.verdict.kind == FAILED]
     if failed:
         described = "; ".join(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from harness.errors import user_errors
+from harness.shared_options import AS_JSON
 
 if TYPE_CHECKING:
     from harness.two_folders import Compared, Folder
@@ -20,7 +21,7 @@ _folder = click.Path(file_okay=False, path_type=Path)
 @click.command()
 @click.argument("a", type=_folder)
 @click.argument("b", type=_folder)
-@click.option("--json", "as_json", is_flag=True, help="End with one line of JSON on stdout.")
+@AS_JSON
 def compare(a: Path, b: Path, as_json: bool) -> None:
     """Compare the step times in two folders that `nestpipe run --out` has filled.
 

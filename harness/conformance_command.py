@@ -6,30 +6,17 @@ import click
 
 from harness.completion import complete_methods
 from harness.errors import user_errors
+from harness.shared_options import AS_JSON, SEED, settings_option, timeout_option
 
 
 @click.command()
 @click.argument("methods", metavar="METHOD...", nargs=-1, required=True, shell_complete=complete_methods)
 @click.option("--workers", type=click.IntRange(min=1), default=2, show_default=True, help="Worker processes.")
 @click.option("--workload", default="synthetic", show_default=True, help="Where the batches come from.")
-@click.option(
-    "--set",
-    "pairs",
-    metavar="KEY=VALUE",
-    multiple=True,
-    help="A setting of workload, model, methods or optimizers; preset=tiny unless the workload is another.",
-)
-@click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of weights and batches."
-)
-@click.option(
-    "--timeout",
-    type=click.FloatRange(min=1),
-    default=60,
-    show_default=True,
-    help="Seconds that a worker waits for its peers.",
-)
-@click.option("--json", "as_json", is_flag=True, help="End with one line of JSON on stdout.")
+@settings_option("preset=tiny unless the workload is another")
+@SEED
+@timeout_option(60)
+@AS_JSON
 def conformance(
     methods: tuple[str, ...],
     workers: int,

@@ -10,12 +10,7 @@ import click
 
 from harness.clustering_command import clustering
 from harness.errors import user_errors
-
-_cache_option = click.option(
-    "--cache",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Folder for fetched and converted data.  [default: the user's cache]",
-)
+from harness.shared_options import AS_JSON, CACHE, DATA_SEED, DATA_SETTINGS
 
 
 @click.group()
@@ -31,7 +26,7 @@ def data() -> None:
 
 @data.command()
 @click.argument("name", type=click.Choice(["ml-100k"]))
-@_cache_option
+@CACHE
 def fetch(name: str, cache: Path | None) -> None:
     """Fetch the data set NAME into the cache, after showing its terms.
 
@@ -49,13 +44,7 @@ def fetch(name: str, cache: Path | None) -> None:
 
 @data.command()
 @click.argument("workloads", metavar="WORKLOAD[:PRESET]...", nargs=-1, required=True)
-@click.option(
-    "--set",
-    "pairs",
-    metavar="[WORKLOAD.]KEY=VALUE",
-    multiple=True,
-    help="A setting of every WORKLOAD that has it, or of the one that is named; see `nestpipe list`.",
-)
+@DATA_SETTINGS
 @click.option(
     "--batches", type=click.IntRange(min=1), default=8, show_default=True, help="Batches to describe."
 )
@@ -66,16 +55,14 @@ def fetch(name: str, cache: Path | None) -> None:
     show_default=True,
     help="Workers that share a global batch, which is what is described; inflation is of a worker's own.",
 )
-@click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of generated and shuffled data."
-)
+@DATA_SEED
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
     help="Draw a figure too: folder for stats.png and stats.svg.",
 )
-@_cache_option
-@click.option("--json", "as_json", is_flag=True, help="End with one line of JSON on stdout.")
+@CACHE
+@AS_JSON
 def stats(
     workloads: tuple[str, ...],
     pairs: tuple[str, ...],

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 import click
 
 from harness.errors import user_errors
+from harness.shared_options import AS_JSON
 
 if TYPE_CHECKING:
     from harness.doctor import Finding
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="End with one line of JSON on stdout.")
+@AS_JSON
 def doctor(as_json: bool) -> None:
     """Say what runs on this machine, and why the rest does not.
 

@@ -51,11 +51,15 @@ def is_for_user(described: str, trace: str) -> bool:
 
 @contextmanager
 def user_errors() -> Iterator[None]:
-    """Turn messages for the user into `Error: ...`; a bug keeps its traceback."""
+    """Turn messages for the user into `Error: ...`; a bug keeps its traceback, a worker's is printed."""
     try:
         yield
     except (click.ClickException, click.exceptions.Exit, click.Abort):
         raise
+    except LaunchError as error:
+        if error.traceback:
+            click.echo(error.traceback.rstrip(), err=True)
+        raise click.ClickException(str(error)) from None
     except Exception as error:
         described = f"{type(error).__name__}: {error}"
         if not is_for_user(described, "".join(traceback.format_tb(error.__traceback__))):

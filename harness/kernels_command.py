@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from harness.errors import user_errors
+from harness.shared_options import AS_JSON
 
 if TYPE_CHECKING:
     from harness.kernels.bench import KernelTiming
@@ -43,7 +44,7 @@ def kernels() -> None:
 @click.option(
     "--out", type=click.Path(dir_okay=False, path_type=Path), help="File for the JSON document, times raw."
 )
-@click.option("--json", "as_json", is_flag=True, help="End with one line of JSON on stdout.")
+@AS_JSON
 def bench(
     ops: tuple[str, ...],
     rows: int | None,

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from harness.errors import user_errors
+from harness.shared_options import AS_JSON
 
 
 @click.command()
@@ -25,7 +26,7 @@ from harness.errors import user_errors
     type=click.Path(file_okay=False, path_type=Path),
     help="Folder where fetched data is looked for.  [default: the user's cache]",
 )
-@click.option("--json", "as_json", is_flag=True, help="End with one line of JSON on stdout.")
+@AS_JSON
 @click.pass_context
 def kick_the_tires(context: click.Context, out: Path, cache: Path | None, as_json: bool) -> None:
     """Try everything once: under 5 minutes on two idle cores.

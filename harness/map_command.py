@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from harness.errors import user_errors
+from harness.shared_options import AS_JSON
 
 AXIS_NAMES = ("comm", "lookup", "overlap", "zipf", "n", "group")
 
@@ -33,7 +34,7 @@ AXIS_NAMES = ("comm", "lookup", "overlap", "zipf", "n", "group")
     show_default=True,
     help="Folder for the figures.",
 )
-@click.option("--json", "as_json", is_flag=True, help="End with one line of JSON on stdout.")
+@AS_JSON
 def advantage_map(x: str, y: str, method: str, workers: int, cost: str, out: Path, as_json: bool) -> None:
     """Map when a method pays: simulated speedup over the best other exact method.
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness.errors import LaunchError, user_errors
+from harness.errors import user_errors
+from harness.shared_options import AS_JSON, CACHE, timeout_option
 
 if TYPE_CHECKING:
     from harness.regress.experiment import Experiment
@@ -60,19 +61,9 @@ class CouldNotTell(click.ClickException):
     help="File for the report as Markdown, for a pull request.",
 )
 @click.option("--force", is_flag=True, help="Write over a Markdown file, or a reference that is unreadable.")
-@click.option(
-    "--cache",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Folder for converted data.  [default: the user's cache]",
-)
-@click.option(
-    "--timeout",
-    type=click.FloatRange(min=1),
-    default=120,
-    show_default=True,
-    help="Seconds that a worker waits for its peers.",
-)
-@click.option("--json", "as_json", is_flag=True, help="End with one line of JSON on stdout.")
+@CACHE
+@timeout_option()
+@AS_JSON
 def regress(
     against: Path,
     times: bool,
@@ -214,9 +205,6 @@ def _ends_undecided() -> Iterator[None]:
         raise CouldNotTell(error.message) from None
     except (click.exceptions.Exit, click.Abort):
         raise
-    except LaunchError as error:
-        click.echo(f"{error.traceback}Error: {error}", err=True)
-        raise SystemExit(CouldNotTell.exit_code) from None
     except Exception:
         traceback.print_exc()
         raise SystemExit(CouldNotTell.exit_code) from None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from harness.errors import user_errors
+from harness.shared_options import AS_JSON
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     help="Tables and Gantt charts as Markdown too, into this file.",
 )
 @click.option("--force", is_flag=True, help="Overwrite files that are there already.")
-@click.option("--json", "as_json", is_flag=True, help="End with one line of JSON on stdout.")
+@AS_JSON
 def report(
     folders: tuple[Path, ...], out: Path, markdown_file: Path | None, force: bool, as_json: bool
 ) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from harness.announce import announce_reproduction, dry_run_option
 from harness.errors import user_errors
 from harness.reproduce import items
 from harness.reproduce.sources import EVIDENCE
+from harness.shared_options import AS_JSON
 from harness.training import fig6_command
 
 Command = Callable[..., Any]
@@ -56,7 +56,7 @@ def _shared_options(command: Command) -> Command:
             "[default: only what was emulated]",
         ),
         dry_run_option,
-        click.option("--json", "as_json", is_flag=True, help="End with one line of JSON on stdout."),
+        AS_JSON,
     )
     for option in reversed(options):
         command = option(command)
@@ -137,7 +137,7 @@ def _reproduce(
     as_json: bool,
 ) -> None:
     # What starts workers imports torch, which a simulation does without.
-    with user_errors(), _launch_errors() if evidence == "emulated" else nullcontext():
+    with user_errors():
         announce_reproduction(chosen, evidence, workers, steps, dry_run=dry_run)
         if dry_run:
             return
@@ -148,16 +148,3 @@ def _reproduce(
             with_figures = evidence == "emulated"
         source = open_source(evidence, num_workers=workers, steps=steps)
         run(chosen, source, out, as_json=as_json, with_figures=with_figures)
-
-
-@contextmanager
-def _launch_errors() -> Iterator[None]:
-    """Turn a failed launch into `Error: ...`, below the worker's own traceback."""
-    from harness.launch import LaunchError
-
-    try:
-        yield
-    except LaunchError as error:
-        if error.traceback:
-            click.echo(error.traceback.rstrip(), err=True)
-        raise click.ClickException(str(error)) from None

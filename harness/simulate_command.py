@@ -10,6 +10,7 @@ import click
 
 from harness.errors import user_errors
 from harness.options import METHOD_KEYS, parse_worker_counts
+from harness.shared_options import AS_JSON
 
 if TYPE_CHECKING:
     from harness.simulation.predict import Prediction
@@ -55,7 +56,7 @@ def cuts_of(text: str | None) -> Any:
 @click.option(
     "--steps", type=click.IntRange(min=1), default=12, show_default=True, help="Steps after filling."
 )
-@click.option("--json", "as_json", is_flag=True, help="End with one line of JSON on stdout.")
+@AS_JSON
 def simulate(
     methods: tuple[str, ...],
     workers: str,

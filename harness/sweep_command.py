@@ -8,6 +8,7 @@ import click
 
 from harness.announce import dry_run_option
 from harness.errors import user_errors
+from harness.shared_options import AS_JSON, CACHE
 
 
 @click.command()
@@ -22,15 +23,11 @@ from harness.errors import user_errors
     show_default=True,
     help="Folder that holds one for each sweep, by its name.",
 )
-@click.option(
-    "--cache",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Folder for converted data.  [default: the user's cache]",
-)
+@CACHE
 @click.option("--retry-failed", is_flag=True, help="Measure cells again that failed before.")
 @click.option("--force", is_flag=True, help="Throw away what this sweep has measured, and begin anew.")
 @dry_run_option
-@click.option("--json", "as_json", is_flag=True, help="End with one line of JSON on stdout.")
+@AS_JSON
 def sweep(
     file: Path,
     rounds: int | None,

@@ -10,6 +10,7 @@ from harness.announce import announce_training, dry_run_option
 from harness.completion import complete_methods
 from harness.errors import user_errors
 from harness.options import parse_worker_counts
+from harness.shared_options import AS_JSON, CACHE, settings_option, timeout_option
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
@@ -45,13 +46,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
 @click.option(
     "--recipe", metavar="NAME", help="Published settings by name, which --set overrides: hstu-ml-1m."
 )
-@click.option(
-    "--set",
-    "pairs",
-    metavar="KEY=VALUE",
-    multiple=True,
-    help="A setting of workload, model, methods or optimizers; see `nestpipe list`.",
-)
+@settings_option()
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
@@ -59,20 +54,10 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     show_default=True,
     help="Folder for rows (appended to), curves, and the ranks and best items of every user.",
 )
-@click.option(
-    "--cache",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Folder for converted data.  [default: the user's cache]",
-)
-@click.option(
-    "--timeout",
-    type=click.FloatRange(min=1),
-    default=300,
-    show_default=True,
-    help="Seconds that a worker waits for its peers.",
-)
+@CACHE
+@timeout_option(300)
 @dry_run_option
-@click.option("--json", "as_json", is_flag=True, help="End with one line of JSON on stdout.")
+@AS_JSON
 def train(
     methods: tuple[str, ...],
     workload: str | None,

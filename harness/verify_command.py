@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from harness.errors import user_errors
+from harness.shared_options import AS_JSON
 
 if TYPE_CHECKING:
     from nestpipe.verify import Proof
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("schedule", metavar="METHOD|FILE")
-@click.option("--json", "as_json", is_flag=True, help="End with one line of JSON on stdout.")
+@AS_JSON
 def verify(schedule: str, as_json: bool) -> None:
     """Prove how stale reads can be under a schedule, whatever its ops' durations.
 

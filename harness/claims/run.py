@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import click
 
 from harness.claims.claim import EVIDENCE, Catalogue, Wanted
-from harness.claims.experiments import OTHERS, Experiments, Found, Options
+from harness.claims.experiments import OTHERS, Experiments, Options
 from harness.claims.reproduced import item_of, narrowed
 from harness.claims.rows import ClaimRow, make_row, new_header, save
 from harness.errors import user_errors
@@ -70,7 +70,7 @@ def run(catalogue: Catalogue, wanted: Sequence[Wanted], options: Options) -> Out
         start = time.perf_counter()
         try:
             with user_errors():
-                found = _measure(experiments, group)
+                found = experiments.measure(group)
         except click.ClickException as error:
             outcome.errors.append(f"{name}: {error.message}")
             click.echo(f"{name}: {error.message}", err=True)
@@ -92,20 +92,6 @@ def run(catalogue: Catalogue, wanted: Sequence[Wanted], options: Options) -> Out
         outcome.rows += own
         click.echo(f"{name}: {len(own)} kept after {duration(seconds)}", err=True)
     return outcome
-
-
-def _measure(experiments: Experiments, group: Sequence[Wanted]) -> Found:
-    if group[0].evidence in ("proved", "simulated"):
-        return experiments.measure(group)
-    # Only what starts workers can fail so, and importing it takes seconds.
-    from harness.launch import LaunchError
-
-    try:
-        return experiments.measure(group)
-    except LaunchError as error:
-        if error.traceback:
-            click.echo(error.traceback.rstrip(), err=True)
-        raise click.ClickException(str(error)) from None
 
 
 def peak_memory_bytes() -> int:

@@ -8,9 +8,10 @@ others, and so does this.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import median
+from itertools import pairwise
+from statistics import fmean, median
 
 from harness.emulation.profiles import Profile
 from harness.op_trace import own_ms, traced
@@ -18,7 +19,7 @@ from harness.simulation.costs import Conditions
 from harness.simulation.engine import OpTime
 from harness.simulation.paper import model_of
 from harness.simulation.predict import steady_timeline
-from nestpipe.schedule import Op, OpKind, Schedule
+from nestpipe.schedule import Lane, Op, OpKind, Schedule
 from nestpipe.trace import OpEvent
 
 NUM_STEPS = 12
@@ -49,27 +50,21 @@ class RealCosts:
     num_key_messages: int = 2
     """Collectives in a row that routing waits for."""
 
-    def scaled(self, factor: float) -> RealCosts:
-        """With every real time multiplied by `factor`, and what is moved as it is."""
-        times = {
-            key: replace(time, lane_ms=time.lane_ms * factor, finish_ms=time.finish_ms * factor)
-            for key, time in self.times.items()
-        }
-        return replace(self, times=times, caller_ms=self.caller_ms * factor)
-
 
 def real_costs(workers: Sequence[Sequence[OpEvent]]) -> RealCosts:
-    """Costs in the events of every worker: medians over steps, then the slowest worker.
+    """Costs in the events of every worker: medians over steps, then the mean of the workers.
 
-    Real collectives wait for the last worker to join, so of those the fastest worker counts.
+    An op counts from the moment when nothing but its lane's thread holds it up. Workers' means, since it is
+    chance which of several processes on few cores has to wait; real collectives contain the wait for the
+    last worker to join, so of those the fastest worker counts.
     """
     by_worker = [_medians(events) for events in workers]
     times = {}
     for key in by_worker[0]:
         own = [medians[key] for medians in by_worker if key in medians]
-        slowest, fastest = max(time.lane_ms for time in own), min(time.finish_ms for time in own)
-        times[key] = OpTime(lane_ms=slowest, finish_ms=fastest)
-    return RealCosts(times, caller_ms=max(map(_caller_ms, workers)))
+        lane, fastest = fmean(time.lane_ms for time in own), min(time.finish_ms for time in own)
+        times[key] = OpTime(lane_ms=lane, finish_ms=fastest)
+    return RealCosts(times, caller_ms=fmean(map(_caller_ms, workers)))
 
 
 def real_costs_in_turn(lookup_ms: float, comm_ms: float, dense_ms: float) -> RealCosts:
@@ -124,7 +119,7 @@ def _combined(op: Op, modelled: OpTime, real_times: Mapping[Key, OpTime]) -> OpT
     return replace(modelled, lane_ms=modelled.lane_ms + real.lane_ms)
 
 
-def _medians(events: Iterable[OpEvent]) -> dict[Key, OpTime]:
+def _medians(events: Sequence[OpEvent]) -> dict[Key, OpTime]:
     ops = traced(events, method="", workers=1, rank=0, batch_size=1)
     lane: dict[Key, list[float]] = defaultdict(list)
     transfer: dict[Key, list[float]] = defaultdict(list)
@@ -133,7 +128,27 @@ def _medians(events: Iterable[OpEvent]) -> dict[Key, OpTime]:
         on_lane = op.returned_ms - op.started_ms
         lane[key].append(on_lane)
         transfer[key].append(max(0.0, ms - on_lane) if key[0] in _TRANSFERS else 0.0)
-    return {key: OpTime(lane_ms=median(lane[key]), finish_ms=median(transfer[key])) for key in lane}
+    handoff_ms = _handoffs(events)
+    return {
+        key: OpTime(lane_ms=median(lane[key]) + handoff_ms.get(key, 0.0), finish_ms=median(transfer[key]))
+        for key in lane
+    }
+
+
+def _handoffs(events: Sequence[OpEvent]) -> dict[Key, float]:
+    """Median milliseconds from when an op's lane and all that it waits for were done until it started."""
+    finished = {event.op.id: event.finished for event in events}
+    by_lane: dict[Lane, list[OpEvent]] = defaultdict(list)
+    for event in events:
+        by_lane[event.op.lane].append(event)
+    found: dict[Key, list[float]] = defaultdict(list)
+    for lane_events in by_lane.values():
+        lane_events.sort(key=lambda event: event.started)
+        for before, event in pairwise(lane_events):
+            if all(ref in finished for ref in event.op.after):
+                ready = max(before.returned, event.issued, *(finished[ref] for ref in event.op.after), 0.0)
+                found[event.op.kind, event.op.id.micro_batch].append(1e3 * (event.started - ready))
+    return {key: max(0.0, median(waits)) for key, waits in found.items()}
 
 
 def _caller_ms(events: Sequence[OpEvent]) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -80,20 +79,21 @@ def _agreement(
 
 def _real_costs(own: Sequence[MethodReport], base: Sequence[MethodReport]) -> RealCosts:
     if own[0].schedule is None:
-        slowest = max(own, key=lambda report: median(report.step_ms))
-        parts = (slowest.lookup_ms, slowest.comm_ms, slowest.dense_ms)
-        real = real_costs_in_turn(*map(median, parts))
+        # Means over workers: it is chance which of several processes on few cores has to wait.
+        real = real_costs_in_turn(
+            fmean(median(report.lookup_ms) for report in own),
+            fmean(median(report.comm_ms) for report in own),
+            fmean(median(report.dense_ms) for report in own),
+        )
     else:
         real = real_costs([report.events for report in own])
-    real = replace(
+    return replace(
         real,
         relative_bytes=_ratio([m.row_bytes for m in own], [m.row_bytes for m in base]),
         relative_reads=_ratio([m.num_rows_read for m in own], [m.num_rows_read for m in base]),
         relative_writes=_ratio([m.num_rows_written for m in own], [m.num_rows_written for m in base]),
         relative_key_bytes=8 / (4 * SYNTHETIC_PRESETS[_PRESET]["embedding_dim"]),
     )
-    # With nothing modelled, more processes than cores take turns at them; emulated ones mostly sleep.
-    return real.scaled(min(1.0, len(os.sched_getaffinity(0)) / len(own)))
 
 
 def _of(reports: Sequence[WorkerReport], method: str, cluster: str) -> list[MethodReport]:

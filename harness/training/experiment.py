@@ -132,8 +132,6 @@ def as_document(job: TrainingJob, outcome: Outcome) -> dict[str, Any]:
 
 
 def raise_failure(outcome: Outcome) -> None:
-    """A ClickException for a launch that failed, below the worker's own traceback."""
+    """The LaunchError of a launch that failed, if one did."""
     if outcome.error is not None:
-        if outcome.error.traceback:
-            click.echo(outcome.error.traceback.rstrip(), err=True)
-        raise click.ClickException(str(outcome.error))
+        raise outcome.error

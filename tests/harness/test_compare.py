@@ -9,6 +9,7 @@ import click
 import pytest
 
 from harness.compare import compare
+from harness.errors import user_errors
 from harness.results import read_results
 from tests.harness.fakes import fake_job
 
@@ -78,7 +79,7 @@ def test_a_broken_promise_fails_after_all_is_saved(
 def test_rows_of_earlier_worker_counts_survive_a_dead_worker(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(click.ClickException, match=r"rank 1 of 2 .*SIGKILL"):
+    with pytest.raises(click.ClickException, match=r"rank 1 of 2 .*SIGKILL"), user_errors():
         compare(fake_job("dying"), [1, 2], tmp_path, as_json=True)
     runs = run_json(capsys.readouterr().out)
     assert [(run["method"], run["workers"]) for run in runs] == [("dying", 1)]
@@ -86,6 +87,6 @@ def test_rows_of_earlier_worker_counts_survive_a_dead_worker(
 
 
 def test_a_workers_traceback_reaches_stderr(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(click.ClickException, match="RuntimeError"):
+    with pytest.raises(click.ClickException, match="RuntimeError"), user_errors():
         compare(fake_job("raising"), [1], tmp_path)
     assert "torch.zeros(2) @ torch.zeros(3)" in capsys.readouterr().err

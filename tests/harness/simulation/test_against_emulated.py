@@ -66,23 +66,44 @@ def test_real_costs_are_read_from_events() -> None:
     workers = [steady_timeline(schedule, times, 6, 4.0).events(1) for times in (given, slow)]
     found = real_costs(workers)
     assert found.caller_ms == pytest.approx(4.0)
-    for op, time in zip(schedule.steady, slow, strict=True):
-        assert found.times[op.kind, op.id.micro_batch].lane_ms == pytest.approx(time.lane_ms), op.id
+    for op, time in zip(schedule.steady, given, strict=True):
+        assert found.times[op.kind, op.id.micro_batch].lane_ms == pytest.approx(1.5 * time.lane_ms), op.id
     assert found.times[OpKind.REDUCE, 1].finish_ms == pytest.approx(0.25)
+
+
+def test_a_hand_off_between_lanes_is_part_of_what_an_op_takes() -> None:
+    schedule = schedules.dbp()
+    times = [OpTime(lane_ms=2.0) for _ in schedule.steady]
+    events = steady_timeline(schedule, times, 8, 1.0).events(1)
+    late_s = 0.25e-3
+    # Every retrieve is woken late and takes so much longer; what waits for it starts as it did.
+    woken = [
+        replace(event, started=event.started + late_s) if event.op.kind is OpKind.RETRIEVE else event
+        for event in events
+    ]
+    before, after = real_costs([events]).times, real_costs([woken]).times
+    assert before[OpKind.RETRIEVE, None].lane_ms == pytest.approx(2.0)
+    assert after[OpKind.RETRIEVE, None].lane_ms == pytest.approx(2.0)
+    moved = [
+        replace(event, started=event.started + late_s, returned=event.returned + late_s)
+        if event.op.kind is OpKind.SYNC
+        else event
+        for event in events
+    ]
+    assert real_costs([moved]).times[OpKind.SYNC, None].lane_ms == pytest.approx(2.0 + 1e3 * late_s)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_emulated_steps_are_predicted(tmp_path: Path) -> None:
-    """`scripts/check_simulator.py` does this for every method, at the profile's own size.
-
-    Methods with groups need four processes, which on two cores take turns as the machine's other work lets
-    them: those are the script's alone.
-    """
+@pytest.mark.parametrize(
+    ("num_workers", "methods"),
+    [(2, ("torchrec", "sync", "dbp", "uniemb", "fwp", "nestpipe")), (4, ("2d-sp", "nestpipe-2d"))],
+)
+def test_emulated_steps_are_predicted(tmp_path: Path, num_workers: int, methods: tuple[str, ...]) -> None:
+    """`scripts/check_simulator.py` does this for every method, at the profile's own size."""
     from harness.simulation.validation import validate
 
-    methods = ("torchrec", "uniemb", "fwp", "nestpipe")
-    found = validate(methods, QUICK, 2, num_steps=6, cache_dir=tmp_path)
+    found = validate(methods, QUICK, num_workers, num_steps=9, cache_dir=tmp_path)
     assert [one.method for one in found] == list(methods)
     for one in found:
         print(f"{one.method}: emulated {one.emulated_ms:.1f}, predicted {one.predicted_ms:.1f} ms")

@@ -10,6 +10,7 @@ import click
 import numpy as np
 import pytest
 
+from harness.errors import user_errors
 from harness.launch import LaunchError
 from harness.results import start_run
 from harness.training import experiment
@@ -71,7 +72,7 @@ def test_every_launch_leaves_rows_and_users(
 def test_a_failed_launch_costs_itself_and_those_after_it(
     launches: list[tuple[int, int]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(click.ClickException, match="exit code 9"):
+    with pytest.raises(click.ClickException, match="exit code 9"), user_errors():
         experiment.train(training_job("a", **KNOWN), (1, 2), (0, 1), tmp_path)
     assert launches == [(1, 0), (1, 1), (2, 0)]
     rows = [json.loads(line) for line in (tmp_path / "train.jsonl").read_text().splitlines()]
