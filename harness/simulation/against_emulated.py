@@ -146,7 +146,7 @@ def _handoffs(events: Sequence[OpEvent]) -> dict[Key, float]:
         lane_events.sort(key=lambda event: event.started)
         for before, event in pairwise(lane_events):
             if all(ref in finished for ref in event.op.after):
-                ready = max(before.returned, event.issued, *(finished[ref] for ref in event.op.after), 0.0)
+                ready = max(before.returned, event.issued, *(finished[ref] for ref in event.op.after))
                 found[event.op.kind, event.op.id.micro_batch].append(1e3 * (event.started - ready))
     return {key: max(0.0, median(waits)) for key, waits in found.items()}
 

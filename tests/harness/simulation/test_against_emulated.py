@@ -76,7 +76,7 @@ def test_a_hand_off_between_lanes_is_part_of_what_an_op_takes() -> None:
     times = [OpTime(lane_ms=2.0) for _ in schedule.steady]
     events = steady_timeline(schedule, times, 8, 1.0).events(1)
     late_s = 0.25e-3
-    # Every retrieve is woken late and takes so much longer; what waits for it starts as it did.
+    # A retrieve that is woken late and returns as it did takes as long as before: the wait is part of it.
     woken = [
         replace(event, started=event.started + late_s) if event.op.kind is OpKind.RETRIEVE else event
         for event in events
