@@ -9,8 +9,9 @@ from __future__ import annotations
 import torch
 
 from nestpipe.kernels.copy_rows import copy_rows
-from nestpipe.optim import SparseOptimizer
+from nestpipe.optim import SparseOptimizer, state_dtype
 from nestpipe.routing import RowSpace
+from nestpipe.unique import Shared
 
 
 class Scratch:
@@ -40,6 +41,7 @@ class RowBuffer:
     def __init__(self, space: RowSpace, optimizer: SparseOptimizer, device: torch.device) -> None:
         self._widths = optimizer.state_widths(space.dim)
         self._scratch = Scratch(space.dim, space.dtype, device)
+        self._state_scratch = Scratch(space.dim, state_dtype(space.dtype), device)
         self.resize(torch.empty(0, dtype=torch.int64))
 
     def resize(self, keys: torch.Tensor) -> None:
@@ -49,22 +51,11 @@ class RowBuffer:
         self.rows = self._scratch.take("rows", num_rows)
         self.gradients = self._scratch.take("gradients", num_rows).zero_()
         self.state = {
-            name: self._scratch.take(f"state {name}", num_rows, width) for name, width in self._widths.items()
+            name: self._state_scratch.take(name, num_rows, width) for name, width in self._widths.items()
         }
 
-    def copy_shared_rows(self, active: RowBuffer, shared: tuple[torch.Tensor, torch.Tensor]) -> None:
-        """Dual-buffer synchronisation: rows and state at `shared` positions (active's, own) from `active`."""
-        theirs, mine = shared
-        copy_rows(active.rows, theirs, self.rows, mine)
+    def copy_shared_rows(self, active: RowBuffer, shared: Shared) -> None:
+        """Dual-buffer synchronisation: rows and state at the `shared` positions from `active`."""
+        copy_rows(active.rows, shared.active, self.rows, shared.prefetch)
         for name, values in self.state.items():
-            copy_rows(active.state[name], theirs, values, mine)
-
-
-def shared_positions(active: torch.Tensor, prefetch: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Positions in `active` [a] and in `prefetch` [p], both ascending and unique, of the keys in both."""
-    if active.numel() == 0 or prefetch.numel() == 0:
-        empty = torch.empty(0, dtype=torch.int64, device=active.device)
-        return empty, empty
-    positions = torch.searchsorted(active, prefetch).clamp_(max=active.numel() - 1)
-    mine = (active.index_select(0, positions) == prefetch).nonzero().view(-1)
-    return positions.index_select(0, mine), mine
+            copy_rows(active.state[name], shared.active, values, shared.prefetch)

@@ -54,7 +54,7 @@ class Evaluator:
         self._is_closed = False
         spaces = [table.space for table in engine.tables]
         shards = engine.transports.shards
-        self._router = Router(spaces, shards, engine.device)
+        self._router = Router(spaces, shards, engine.device, engine.streams.is_asynchronous)
         self._rows = [Scratch(space.dim, space.dtype, engine.device) for space in spaces]
         self._exchanges = [
             RowExchange(shards, Scratch(space.dim, space.dtype, engine.device)) for space in spaces

@@ -126,8 +126,8 @@ class FreshnessMeter:
 
     def _sync(self, op: Op, state: StepState) -> None:
         active, mine = self._slot(op.step - 1), self._slot(op.step)
-        for space, (theirs, own) in enumerate(state.shared):
-            mine[space].index_copy_(0, own, active[space].index_select(0, theirs))
+        for space, in_both in enumerate(state.shared):
+            mine[space].index_copy_(0, in_both.prefetch, active[space].index_select(0, in_both.active))
 
     def _update(self, op: Op, state: StepState) -> None:
         if state.schedule.fresh:

@@ -19,6 +19,11 @@ from nestpipe.kernels import row_update
 State = dict[str, torch.Tensor]
 
 
+def state_dtype(rows: torch.dtype) -> torch.dtype:
+    """Of the state of rows in `rows`: float32 at least, as FBGEMM's, since sums would stop growing below."""
+    return torch.promote_types(rows, torch.float32)
+
+
 class SparseOptimizer(Protocol):
     """Updates rows of an embedding table from their summed gradients."""
 

@@ -137,7 +137,7 @@ class NestPipe:
             model=model,
             context=context,
             reader=IdReader(layout, self.rank),
-            router=Router(layout.spaces, transports.keys, self.device),
+            router=Router(layout.spaces, transports.keys, self.device, streams.is_asynchronous),
             transports=transports,
             replicas=replicated,
             exchanges=[

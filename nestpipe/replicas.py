@@ -13,11 +13,12 @@ import torch
 import torch.distributed as dist
 
 from nestpipe.averaging import with_average
-from nestpipe.buffers import RowBuffer, shared_positions
+from nestpipe.buffers import RowBuffer
 from nestpipe.optim import SparseOptimizer
 from nestpipe.schedule import Op
 from nestpipe.table import HostTable
 from nestpipe.transport import Transport, wait
+from nestpipe.unique import shared_positions
 
 # Rows are averaged and broadcast in pieces of about this size, so that memory stays bounded.
 CHUNK_BYTES = 32 << 20
@@ -86,8 +87,7 @@ class Replicas:
             for part in rows.split(_num_rows(table.row_bytes)) if rows.numel() else ():
                 self._average_rows(table, block, part)
                 if ahead:
-                    shared = shared_positions(part, ahead[index].keys)
-                    ahead[index].copy_shared_rows(block, shared)
+                    ahead[index].copy_shared_rows(block, shared_positions(part, ahead[index].keys))
             self._touched[index].index_fill_(0, rows, False)
 
     def _average_rows(self, table: HostTable, block: RowBuffer, rows: torch.Tensor) -> None:

@@ -8,14 +8,23 @@ bucketed by owner without further work.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import partial
 
 import torch
 
 from nestpipe.kernels.bucketize import bucketize_keys, owner_major_keys
 from nestpipe.transport import Transport, wait
+from nestpipe.unique import (
+    Shared,
+    Unique,
+    UniqueFinder,
+    shared_positions,
+    shared_positions_on_device,
+    unique_on_device,
+)
 
 
 @dataclass(frozen=True)
@@ -77,60 +86,51 @@ class Routed:
 
     flags: list[Flag]
     spaces: list[SpaceRoute]
-
-
-class UniqueFinder:
-    """Sorted unique keys and inverse positions; linear in the ids where the key space is small.
-
-    Keeps a scratch map of the key space, so it belongs to one lane. On the CPU it works through
-    numpy, whose search for set flags is twice as fast as torch's.
-    """
-
-    # A bitmap walks the whole key space: worth it up to this many keys an id. Sorting wins beyond.
-    MAX_KEYS_PER_ID = 64
-
-    def __init__(self, key_space: int) -> None:
-        self._key_space = key_space
-        self._mark: torch.Tensor | None = None
-        self._slot: torch.Tensor | None = None
-
-    def __call__(self, keys: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Unique `keys` [n], ascending, and each key's position among them."""
-        if keys.device.type != "cpu" or self._key_space > self.MAX_KEYS_PER_ID * keys.numel():
-            unique, inverse = torch.unique(keys, return_inverse=True)
-            return unique, inverse
-        if self._mark is None or self._slot is None:
-            self._mark = torch.zeros(self._key_space, dtype=torch.bool)
-            self._slot = torch.empty(self._key_space, dtype=torch.int64)
-        self._mark.index_fill_(0, keys, True)
-        unique = torch.from_numpy(self._mark.numpy().nonzero()[0])
-        self._mark.index_fill_(0, unique, False)
-        self._slot.index_copy_(0, unique, torch.arange(unique.numel()))
-        return unique, self._slot.index_select(0, keys)
+    shared: list[Shared]
+    """By row space the rows that another batch has as well, where they were asked for."""
 
 
 class Router:
     """Routes batches over one transport; every rank calls `route` once a step, with or without keys.
 
-    Keys are on `device`, the CPU by default, and so is all that is made of them; the counts are read once.
+    Keys are on `device`, the CPU by default, and so is all that is made of them. On a device that is
+    `asynchronous` the host reads twice: the counts, as the keys' All2All needs them on the host, and what
+    has come of them, the sizes of the owner's part.
     """
 
     def __init__(
-        self, spaces: Sequence[RowSpace], transport: Transport, device: torch.device | None = None
+        self,
+        spaces: Sequence[RowSpace],
+        transport: Transport,
+        device: torch.device | None = None,
+        asynchronous: bool = False,
     ) -> None:
         self._spaces = list(spaces)
         self._transport = transport
         self._device = device or torch.device("cpu")
+        self._asynchronous = asynchronous
         # Keys of senders and keys at the owner live in different ranges, hence two scratch maps.
-        self._unique_keys = [UniqueFinder(s.rows_per_rank * s.num_ranks) for s in spaces]
-        self._unique_rows = [UniqueFinder(s.rows_per_rank) for s in spaces]
+        self._unique_keys = [self._finder(s.rows_per_rank * s.num_ranks) for s in spaces]
+        self._unique_rows = [self._finder(s.rows_per_rank) for s in spaces]
 
-    def route(self, keys: list[list[torch.Tensor]], num_micro_batches: int, flag: Flag) -> Routed:
+    def _finder(self, key_space: int) -> Callable[[torch.Tensor], Unique]:
+        if self._asynchronous:
+            return partial(unique_on_device, key_space=key_space)
+        return UniqueFinder(key_space)
+
+    def route(
+        self,
+        keys: list[list[torch.Tensor]],
+        num_micro_batches: int,
+        flag: Flag,
+        before: Sequence[torch.Tensor] = (),
+    ) -> Routed:
         """Exchange counts, flags and keys.
 
         `keys[space][micro_batch]` are owner-major keys [num_ids], duplicates included; with a flag
         other than BATCH they are ignored. Two All2Alls: counts with the flag, then the keys of all
-        micro-batches; only the first if any rank has no batch.
+        micro-batches; only the first if any rank has no batch. `before[space]` are the `owner_rows` of
+        another batch, for the rows shared with it.
         """
         num_ranks, num_segments = self._transport.size, len(self._spaces) * num_micro_batches
         inverses: list[torch.Tensor] = []
@@ -141,9 +141,9 @@ class Router:
             uniques = []
             for finder, of_space in zip(self._unique_keys, keys, strict=True):
                 for ids in of_space:
-                    unique, inverse = finder(ids)
-                    uniques.append(unique)
-                    inverses.append(inverse)
+                    found = finder(ids)
+                    uniques.append(found.keys)
+                    inverses.append(found.inverse)
             rows_per_rank = [space.rows_per_rank for space in self._spaces for _ in range(num_micro_batches)]
             outgoing, counts[:, 1:] = bucketize_keys(uniques, num_ranks, rows_per_rank)
         received_counts = torch.empty_like(counts)
@@ -151,29 +151,51 @@ class Router:
         sent, received = torch.stack((counts, received_counts)).tolist()
         flags = [Flag(row[0]) for row in received]
         if any(f is not Flag.BATCH for f in flags):
-            return Routed(flags, [])
+            return Routed(flags, [], [])
         requests = [row[1:] for row in sent]  # [owner][segment]
         serves = [row[1:] for row in received]  # [sender][segment]
         segments = self._exchange_keys(outgoing, requests, serves)
+        owned, in_both = self._owned(segments, num_micro_batches, before)
         spaces = [
-            self._space_route(index, num_micro_batches, inverses, requests, serves, segments)
-            for index in range(len(self._spaces))
+            self._space_route(index, num_micro_batches, inverses, requests, serves, unique)
+            for index, unique in enumerate(owned)
         ]
-        return Routed(flags, spaces)
+        return Routed(flags, spaces, in_both)
 
     def _exchange_keys(
         self, outgoing: torch.Tensor, requests: list[list[int]], serves: list[list[int]]
     ) -> list[tuple[torch.Tensor, ...]]:
         """What each sender asks of this rank, as [sender][segment] rows of this rank."""
         incoming = torch.empty(sum(map(sum, serves)), dtype=torch.int64, device=self._device)
+        sizes = [sum(row) for row in requests]
         wait(
-            self._transport.all_to_all(
-                incoming, outgoing, [sum(row) for row in serves], [sum(row) for row in requests]
-            )
+            self._transport.all_to_all(incoming, outgoing[: sum(sizes)], [sum(row) for row in serves], sizes)
         )
         flat = torch.split(incoming, [count for row in serves for count in row])
         width = len(requests[0])
         return [flat[sender * width : (sender + 1) * width] for sender in range(len(serves))]
+
+    def _owned(
+        self,
+        segments: list[tuple[torch.Tensor, ...]],
+        num_micro_batches: int,
+        before: Sequence[torch.Tensor],
+    ) -> tuple[list[Unique], list[Shared]]:
+        """Of each space the rows that anybody asks of this rank, and those of them that are in `before`."""
+        owned = []
+        for index, (space, finder) in enumerate(zip(self._spaces, self._unique_rows, strict=True)):
+            of_space = range(index * num_micro_batches, (index + 1) * num_micro_batches)
+            asked = torch.cat([of_sender[s] for s in of_space for of_sender in segments])
+            asked -= self._transport.rank * space.rows_per_rank
+            owned.append(finder(asked))
+        find_shared = shared_positions_on_device if self._asynchronous else shared_positions
+        in_both = [find_shared(a, unique.keys) for a, unique in zip(before, owned, strict=False)]
+        if not self._asynchronous:
+            return owned, in_both
+        nums = [found.num for found in owned] + [found.num for found in in_both]
+        sizes = torch.stack([num for num in nums if num is not None]).tolist()
+        owned = [u._replace(keys=u.keys[:num]) for u, num in zip(owned, sizes, strict=False)]
+        return owned, [s.cut(num) for s, num in zip(in_both, sizes[len(owned) :], strict=True)]
 
     def _space_route(
         self,
@@ -182,17 +204,14 @@ class Router:
         inverses: list[torch.Tensor],
         requests: list[list[int]],
         serves: list[list[int]],
-        segments: list[tuple[torch.Tensor, ...]],
+        owned: Unique,
     ) -> SpaceRoute:
         first = index * num_micro_batches
         of_space = range(first, first + num_micro_batches)
-        asked = torch.cat([segments[sender][s] for s in of_space for sender in range(len(serves))])
-        asked -= self._transport.rank * self._spaces[index].rows_per_rank
-        owner_rows, positions = self._unique_rows[index](asked)
         serve_splits = [[row[s] for row in serves] for s in of_space]
-        by_micro_batch = torch.split(positions, [sum(splits) for splits in serve_splits])
+        by_micro_batch = torch.split(owned.inverse, [sum(splits) for splits in serve_splits])
         return SpaceRoute(
-            owner_rows,
+            owned.keys,
             [
                 MicroBatchRoute(inverses[s], [row[s] for row in requests], by_micro_batch[m], serve_splits[m])
                 for m, s in enumerate(of_space)

@@ -13,7 +13,7 @@ from torch import nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from nestpipe.batching import MicroBatch, Select, move_batch, split_batch
-from nestpipe.buffers import RowBuffer, shared_positions
+from nestpipe.buffers import RowBuffer
 from nestpipe.embedding import Lookup, LookupContext, version_of
 from nestpipe.exchange import RowExchange
 from nestpipe.executor import Handler
@@ -26,6 +26,7 @@ from nestpipe.step_state import StepState
 from nestpipe.streams import CpuStreams, Streams
 from nestpipe.table import HostTable
 from nestpipe.transport import Transports, agreed_error, wait
+from nestpipe.unique import shared_positions
 from nestpipe.updates import Updates
 
 
@@ -134,24 +135,18 @@ class Engine:
         flag = Flag.ERROR if state.error else Flag.END if state.batch is None else Flag.BATCH
         if self.replicas is not None:
             flag = self._worst_flag(flag)
-        routed = self.router.route(keys, state.schedule.num_micro_batches, flag)
+        before: Sequence[torch.Tensor] = ()
+        if self.streams.is_asynchronous and previous is not None:
+            # How many rows are shared is read where the counts are, and not by the memory lane.
+            before = [route.owner_rows for route in previous.routes]
+        routed = self.router.route(keys, state.schedule.num_micro_batches, flag, before)
         state.alive = all(f is Flag.BATCH for f in routed.flags)
         if state.alive:
-            state.routes = routed.spaces
-            if self.streams.is_asynchronous:  # how many rows are shared is read here, where counts are
-                self._find_shared(state, previous)
+            state.routes, state.shared = routed.spaces, routed.shared
             return
         state.stream.stop()
         if Flag.ERROR in routed.flags:
             state.error = agreed_error(self.transports.agreement, state.error)
-
-    def _find_shared(self, state: StepState, previous: StepState | None) -> None:
-        """Rows that the batch before has as well, for the synchronisation of the buffers."""
-        if previous is not None and previous.alive:
-            state.shared = [
-                shared_positions(before.owner_rows, route.owner_rows)
-                for before, route in zip(previous.routes, state.routes, strict=True)
-            ]
 
     def _worst_flag(self, flag: Flag) -> Flag:
         """Of all workers: with replicas the key counts reach only those that share the tables."""
@@ -168,8 +163,12 @@ class Engine:
         for table, buffer, route in zip(self.tables, state.buffers, state.routes, strict=True):
             buffer.resize(route.owner_rows)
             table.read(route.owner_rows, buffer.rows, buffer.state if state.schedule.fresh else {})
-        if not self.streams.is_asynchronous:
-            self._find_shared(state, self.states.get(op.step - 1))
+        previous = self.states.get(op.step - 1)
+        if not self.streams.is_asynchronous and previous is not None and previous.alive:
+            state.shared = [
+                shared_positions(before.owner_rows, route.owner_rows)
+                for before, route in zip(previous.routes, state.routes, strict=True)
+            ]
 
     def sync(self, op: Op) -> None:
         """Dual-buffer synchronisation: rows that the batch before has just updated."""
@@ -179,8 +178,8 @@ class Engine:
         previous = self.states.get(op.step - 1)
         if previous is None:
             return
-        for mine, active, shared in zip(state.buffers, previous.buffers, state.shared, strict=True):
-            mine.copy_shared_rows(active, shared)
+        for mine, active, in_both in zip(state.buffers, previous.buffers, state.shared, strict=True):
+            mine.copy_shared_rows(active, in_both)
 
     def exchange(self, op: Op) -> Pending | None:
         """Rows of a micro-batch to the workers that asked for them."""

@@ -13,6 +13,7 @@ from nestpipe.exchange import RowTransfer
 from nestpipe.routing import MicroBatchRoute, SpaceRoute
 from nestpipe.schedule import Schedule
 from nestpipe.stream import BatchStream
+from nestpipe.unique import Shared
 
 
 @dataclass
@@ -33,7 +34,8 @@ class StepState:
     """Every rank has a batch for this step; known after route."""
     routes: list[SpaceRoute] = field(default_factory=list)
     buffers: list[RowBuffer] = field(default_factory=list)
-    shared: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
+    shared: list[Shared] = field(default_factory=list)
+    """By row space the rows that the batch before has as well."""
     received: dict[int, list[RowTransfer]] = field(default_factory=dict)
     row_gradients: dict[int, list[torch.Tensor]] = field(default_factory=dict)
     gradient_factor: float = 1.0

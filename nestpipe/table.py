@@ -14,7 +14,7 @@ import torch
 
 from nestpipe.kernels.copy_rows import copy_rows
 from nestpipe.kernels.gather import gather_rows
-from nestpipe.optim import SparseOptimizer
+from nestpipe.optim import SparseOptimizer, state_dtype
 from nestpipe.routing import RowSpace
 
 Access = Literal["read", "write"]
@@ -43,7 +43,9 @@ class HostTable:
         """In memory that the kernels of an accelerator read and write in place."""
         self.weight = torch.empty(space.rows_per_rank, space.dim, dtype=space.dtype, pin_memory=is_pinned)
         self.state = {
-            name: torch.zeros(space.rows_per_rank, width, dtype=space.dtype, pin_memory=is_pinned)
+            name: torch.zeros(
+                space.rows_per_rank, width, dtype=state_dtype(space.dtype), pin_memory=is_pinned
+            )
             for name, width in optimizer.state_widths(space.dim).items()
         }
         self._tier = tier

@@ -19,6 +19,7 @@ from nestpipe.kernels.padding import Padding
 from nestpipe.kernels.pool import pool_rows
 from nestpipe.kernels.row_update import row_wise_adagrad
 from nestpipe.kernels.scatter_add import scatter_add_rows
+from nestpipe.optim import state_dtype
 
 NUM_OWNERS = 8
 NUM_HEADS = 4
@@ -139,13 +140,13 @@ def _scatter_add(size: Size, source: _Source) -> Case:
 
 def _row_update(size: Size, source: _Source) -> Case:
     rows, gradients = source.rows(size.num_rows), source.rows(size.num_rows)
-    total = source.rows(size.num_rows, dim=1).abs()
+    total = source.rows(size.num_rows, dim=1).abs().to(state_dtype(size.dtype))
 
     def call(impl: Impl) -> torch.Tensor:
         row_wise_adagrad(rows, total, gradients, lr=1e-3, eps=1e-8, impl=impl)
         return rows
 
-    num_bytes = size.num_rows * (3 * size.row_bytes + 2 * size.dtype.itemsize)
+    num_bytes = size.num_rows * (3 * size.row_bytes + 2 * total.element_size())
     return Case("row_update", num_bytes, call)
 
 

@@ -14,14 +14,14 @@ from harness.simulation.methods import names as simulated_names
 
 _COUNTED = ("torchrec", "torchrec-sparse-dist", "uniemb", "sync", "dbp", "fwp", "nestpipe", "nestpipe-2d")
 _TINY = {"preset": "tiny"}
-# A third of a step is real work: enough of it to see it grow, while sleeps keep busy neighbours out.
+# Most of a step is modelled: a busy neighbour slows real work down, and does not touch what sleeps.
 _QUICK = {
     "preset": "paper-ratio",
-    "batch_size": "256",
-    "dense_ms": "36",
-    "lookup_ms": "24",
-    "comm_ms": "16",
-    "group_comm_ms": "8",
+    "batch_size": "128",
+    "dense_ms": "64",
+    "lookup_ms": "16",
+    "comm_ms": "12",
+    "group_comm_ms": "6",
 }
 
 
@@ -51,7 +51,7 @@ class Timing:
     cluster: str = "paper-npu-128"
     """Emulated cluster; "local": nothing is modelled."""
     num_workers: int = 2
-    num_rounds: int = 6
+    num_rounds: int = 5
     steps_a_round: int = 3
     num_warmup_steps: int = 4
 

@@ -56,6 +56,22 @@ def test_keys_by_owner(sizes: list[int], num_owners: int, impl: Impl, device: to
     assert (found.keys.tolist(), found.counts.tolist()) == by_lists(segments, num_owners, rows_per_rank)
 
 
+@pytest.mark.parametrize("num_owners", [1, 3, 600])
+@pytest.mark.parametrize("impl", IMPLS)
+def test_keys_without_an_owner_come_last(num_owners: int, impl: Impl, device: torch.device) -> None:
+    rows_per_rank, fillers = [7, 50, 9], [1, 0, 1100]
+    segments = [ascending(40, num_owners, num_rows, seed=num_rows) for num_rows in rows_per_rank]
+    filled = [
+        torch.cat([keys, torch.full((num,), num_owners * num_rows)]).to(device)
+        for keys, num, num_rows in zip(segments, fillers, rows_per_rank, strict=True)
+    ]
+    found = bucketize_keys(filled, num_owners, rows_per_rank, impl=impl, bounds=True)
+    keys, counts = by_lists(segments, num_owners, rows_per_rank)
+    assert found.counts.tolist() == counts
+    assert found.keys[: len(keys)].tolist() == keys
+    assert found.keys.numel() == len(keys) + sum(fillers)
+
+
 @pytest.mark.parametrize("impl", IMPLS)
 def test_all_keys_of_the_last_owner_of_a_huge_space(impl: Impl, device: torch.device) -> None:
     rows_per_rank = 2**40
@@ -83,7 +99,7 @@ def test_bad_input_is_named() -> None:
         ([good.int()], TypeError, r"segments\[0\] must be an int64 vector"),
         ([good[::2]], ValueError, r"segments\[0\] must be contiguous"),
         ([good.flip(0)], ValueError, r"segments\[0\] must ascend"),
-        ([good + 1], IndexError, r"segments\[0\] has 10, which is outside 0 to 9"),
+        ([good + 2], IndexError, r"segments\[0\] has 11, which is outside 0 to 10"),
     ):
         with pytest.raises(error, match=message):
             bucketize_keys(segments, 2, [5], bounds=True)

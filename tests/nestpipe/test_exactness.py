@@ -10,7 +10,7 @@ from nestpipe.optim import SGD, Adagrad, Adam, RowWiseAdagrad, SparseOptimizer
 from tests.distributed import run_workers
 from tests.nestpipe.models import Data
 from tests.nestpipe.reference import train as reference
-from tests.nestpipe.training import difference, train
+from tests.nestpipe.training import build, difference, step_until_stop, train
 
 NUM_STEPS = 12
 OPTIMIZERS = [RowWiseAdagrad(lr=0.05), SGD(lr=0.3), Adagrad(lr=0.05), Adam(lr=0.01)]
@@ -56,6 +56,24 @@ def test_float32_classes(optimizer: SparseOptimizer) -> None:
     assert all(torch.equal(results["dbp"][0][name], sync[name]) for name in sync)
     assert difference(results["fwp"][0], sync) < 2e-6
     assert difference(results["nestpipe"][0], sync) < 2e-6
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda o: type(o).__name__)
+def test_rows_of_sixteen_bits_keep_a_state_of_thirty_two(optimizer: SparseOptimizer) -> None:
+    data = Data(dtype=torch.bfloat16)
+    states = []
+    for schedule in (schedules.sync(), schedules.dbp()):
+        with build(data, schedule, optimizer) as pipeline:
+            step_until_stop(pipeline, data.batches(0, 1, 5))
+            states.append(pipeline.state_dict())
+    rows = {name for name in states[0] if "embedding" in name and not name.startswith("optimizer.")}
+    for name, tensor in states[0].items():
+        assert torch.equal(tensor, states[1][name]), name
+        if name in rows:
+            assert tensor.dtype is torch.bfloat16
+        elif "embedding" in name:
+            assert tensor.dtype is torch.float32
+            assert not torch.equal(tensor, tensor.bfloat16().float()), name
 
 
 @pytest.mark.parametrize("cuts", [1, 3, 11, 16, (1, 2, 4, 2, 1), (5, 1)], ids=str)

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
-from nestpipe.buffers import RowBuffer, shared_positions
+from nestpipe.buffers import RowBuffer
 from nestpipe.layout import Table
 from nestpipe.loading import owned_rows
 from nestpipe.optim import Adam
-from nestpipe.routing import Flag, Router, RowSpace, UniqueFinder
+from nestpipe.routing import Flag, Routed, Router, RowSpace
 from nestpipe.transport import Transport, default_group
+from nestpipe.unique import (
+    Shared,
+    UniqueFinder,
+    shared_positions,
+    shared_positions_on_device,
+    unique_on_device,
+)
 from tests.distributed import run_workers
 
 
@@ -41,14 +50,21 @@ def test_owned_rows_agree_with_the_keys(first_row: int, num_rows: int) -> None:
 
 @pytest.mark.parametrize("key_space", [10, 10**6])
 @pytest.mark.parametrize("num_keys", [0, 1, 63, 500])
-def test_unique_finder(key_space: int, num_keys: int) -> None:
+def test_unique_keys(key_space: int, num_keys: int) -> None:
     finder = UniqueFinder(key_space)
     for _ in range(2):  # the scratch map must come out clean
         keys = torch.randint(0, key_space, (num_keys,))
-        unique, inverse = finder(keys)
+        found = finder(keys)
         expected, expected_inverse = torch.unique(keys, return_inverse=True)
-        assert torch.equal(unique, expected)
-        assert torch.equal(inverse, expected_inverse)
+        assert torch.equal(found.keys, expected)
+        assert torch.equal(found.inverse, expected_inverse)
+        assert found.num is None
+        unread = unique_on_device(keys, key_space)
+        assert unread.num is not None
+        assert unread.num.item() == expected.numel()
+        fillers = torch.full((num_keys - expected.numel(),), key_space)
+        assert torch.equal(unread.keys, torch.cat([expected, fillers]))
+        assert torch.equal(unread.inverse, expected_inverse)
 
 
 def _keys(rank: int, space: int, micro_batch: int, num_rows: int) -> torch.Tensor:
@@ -83,6 +99,40 @@ def _route(rank: int, num_workers: int) -> list[list[tuple[torch.Tensor, torch.T
     return results
 
 
+def _routes_both_ways(rank: int, num_workers: int) -> list[tuple[Routed, Routed]]:
+    """What a host's router and a device's find for the same batches, each with rows of the one before."""
+    spaces = [RowSpace(1, torch.float32, 17, num_workers), RowSpace(1, torch.float32, 5, num_workers)]
+    routers = [Router(spaces, Transport(default_group()), asynchronous=a) for a in (False, True)]
+    found = []
+    before: list[torch.Tensor] = []
+    for batch in range(3):
+        keys = [
+            [s.owner_major(_keys(rank, 5 * batch + index, m, s.num_rows)) for m in range(2)]
+            for index, s in enumerate(spaces)
+        ]
+        plain, unread = (router.route(keys, 2, Flag.BATCH, before) for router in routers)
+        before = [route.owner_rows for route in plain.spaces]
+        found.append((plain, unread))
+    return found
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_a_device_routes_as_the_host_does(num_workers: int) -> None:
+    for result in run_workers(_routes_both_ways, num_workers):
+        for plain, unread in result:
+            assert len(plain.shared) == len(unread.shared)
+            for one, other in zip(plain.shared, unread.shared, strict=True):
+                assert _read(one) == _read(other)
+            for of_host, of_device in zip(plain.spaces, unread.spaces, strict=True):
+                assert torch.equal(of_host.owner_rows, of_device.owner_rows)
+                for one, other in zip(of_host.micro_batches, of_device.micro_batches, strict=True):
+                    assert torch.equal(one.inverse, other.inverse)
+                    assert torch.equal(one.positions, other.positions)
+                    assert one.request_splits == other.request_splits
+                    assert one.serve_splits == other.serve_splits
+        assert all(plain.shared for plain, _ in result[1:])
+
+
 @pytest.mark.parametrize("num_workers", [1, 2, 3])
 def test_every_id_gets_its_own_row(num_workers: int) -> None:
     for result in run_workers(_route, num_workers):
@@ -91,13 +141,21 @@ def test_every_id_gets_its_own_row(num_workers: int) -> None:
                 assert torch.equal(got, asked)
 
 
-def test_shared_positions() -> None:
+def _read(found: Shared) -> tuple[list[int], list[int]]:
+    if found.num is not None:
+        found = found.cut(int(found.num))
+    return found.active.tolist(), found.prefetch.tolist()
+
+
+@pytest.mark.parametrize("find", [shared_positions, shared_positions_on_device])
+def test_shared_positions(find: Callable[[torch.Tensor, torch.Tensor], Shared]) -> None:
     active, prefetch = torch.tensor([1, 4, 6, 9]), torch.tensor([0, 4, 5, 9, 12])
-    theirs, mine = shared_positions(active, prefetch)
-    assert active[theirs].tolist() == [4, 9]
-    assert prefetch[mine].tolist() == [4, 9]
-    for empty in (shared_positions(active[:0], prefetch), shared_positions(active, prefetch[:0])):
-        assert empty[0].numel() == empty[1].numel() == 0
+    assert _read(find(active, prefetch)) == ([1, 3], [1, 3])
+    assert _read(find(active, active)) == ([0, 1, 2, 3], [0, 1, 2, 3])
+    assert _read(find(active[:2], torch.tensor([4, 50, 50, 50]))) == ([1], [0])
+    assert _read(find(active, torch.tensor([10, 11]))) == ([], [])
+    for empty in (find(active[:0], prefetch), find(active, prefetch[:0])):
+        assert _read(empty) == ([], [])
 
 
 def test_buffers_copy_rows_with_their_state() -> None:

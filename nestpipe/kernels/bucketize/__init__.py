@@ -20,7 +20,8 @@ class Buckets(NamedTuple):
     """Keys by owner."""
 
     keys: torch.Tensor
-    """[n] owner by owner; within an owner segment by segment, each in its order."""
+    """[n] owner by owner; within an owner segment by segment, each in its order. Behind those that
+    `counts` counts stand as many undefined ones as there were keys without an owner."""
     counts: torch.Tensor
     """[num_owners, num_segments] how many there are of each."""
 
@@ -58,7 +59,8 @@ def bucketize_keys(
     """Owner-major keys of several segments, as they are sent: all of the first owner, then the next.
 
     `segments` are int64 [n_s], each ascending, of row spaces with `rows_per_rank[s]` rows an owner. The
-    order within a bucket is that of the segments. `bounds` checks that keys ascend and have an owner.
+    order within a bucket is that of the segments. Keys of `num_owners * rows_per_rank[s]`, which have no
+    owner, may fill a segment up. `bounds` checks that keys ascend and are not larger.
     Bytes moved for n keys in all: 16 n + 8 num_owners num_segments, the least possible; small tables of a
     few words an owner and segment stay in the cache. Raises TypeError, ValueError or IndexError naming the
     segment.
@@ -74,7 +76,7 @@ def bucketize_keys(
         name = f"segments[{index}]"
         check_indices(op, name, keys)
         if bounds:
-            check_bounds(op, name, keys, num_owners * num_rows)
+            check_bounds(op, name, keys, num_owners * num_rows + 1)
             if bool((keys.diff() < 0).any()):
                 raise ValueError(f"{op}: {name} must ascend; sort it first")
     check_same_device(op, **{f"segments[{index}]": keys for index, keys in enumerate(segments)})

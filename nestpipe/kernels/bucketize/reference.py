@@ -22,6 +22,10 @@ def bucketize_keys(
         torch.searchsorted(keys, owners * num_rows).diff()
         for keys, num_rows in zip(segments, rows_per_rank, strict=True)
     ]
-    pieces = [torch.split(keys, counts.tolist()) for keys, counts in zip(segments, by_segment, strict=True)]
-    keys = torch.cat([of_segment[owner] for owner in range(num_owners) for of_segment in pieces])
+    pieces = [
+        torch.tensor_split(keys, counts.cumsum(0).cpu())
+        for keys, counts in zip(segments, by_segment, strict=True)
+    ]
+    # The last piece of a segment are its keys that have no owner.
+    keys = torch.cat([of_segment[owner] for owner in range(num_owners + 1) for of_segment in pieces])
     return keys, torch.stack(by_segment, dim=1)

@@ -44,12 +44,14 @@ def _find_firsts(keys, firsts, num, num_owners, rows_per_rank, num_steps, OWNERS
 
 
 @triton.jit
-def _move(keys, shifts, out, num, rows_per_rank, KEYS: tl.constexpr):
+def _move(keys, shifts, out, num, num_owners, rows_per_rank, KEYS: tl.constexpr):
     """`shifts[o]`: how far the keys of owner o lie in `out` behind where they lie in `keys`."""
     index = tl.program_id(0).to(tl.int64) * KEYS + tl.arange(0, KEYS)
     key = tl.load(keys + index, mask=index < num, other=0)
-    shift = tl.load(shifts + key // rows_per_rank, mask=index < num, other=0)
-    tl.store(out + index + shift, key, mask=index < num)
+    owner = key // rows_per_rank
+    mask = (index < num) & (owner < num_owners)
+    shift = tl.load(shifts + owner, mask=mask, other=0)
+    tl.store(out + index + shift, key, mask=mask)
 
 
 def owner_major_keys(keys: torch.Tensor, num_owners: int, rows_per_rank: int) -> torch.Tensor:
@@ -85,7 +87,7 @@ def bucketize_keys(
         num = keys.numel()
         if num:
             grid = (triton.cdiv(num, KEYS_A_PROGRAM),)
-            _move[grid](keys, of_segment, out, num, num_rows, KEYS=KEYS_A_PROGRAM)
+            _move[grid](keys, of_segment, out, num, num_owners, num_rows, KEYS=KEYS_A_PROGRAM)
     return out, counts
 
 

@@ -15,7 +15,7 @@ import triton.language as tl
 
 from nestpipe.kernels.aot import ROW_DTYPES, Variant
 
-ELEMENTS_A_PROGRAM = 2048
+ELEMENTS_A_PROGRAM = 1024
 MAX_COLUMNS = 2048
 """Of a row that a program holds at a time."""
 
@@ -279,30 +279,33 @@ def _constants(dim: int, with_decay: bool, arithmetic: tl.dtype) -> dict[str, An
 
 
 def variants() -> Iterator[Variant]:
-    """What is compiled ahead of time: rows of 128 elements in each dtype, and awkward ones."""
+    """What is compiled ahead of time: rows of 128 elements in each dtype, their state in float32 as the
+    engine has it, and awkward ones."""
     for dtype in ROW_DTYPES:
         yield _variant(_sgd, dtype)
         yield _variant(_row_wise_adagrad, dtype)
         yield _variant(_adagrad, dtype)
         yield _variant(_adam, dtype)
     yield _variant(_row_wise_adagrad, "fp32", dim=60, at_positions=True)
-    yield _variant(_row_wise_adagrad, "bf16", dim=5000, state="fp32")
+    yield _variant(_row_wise_adagrad, "bf16", dim=5000)
+    yield _variant(_adam, "bf16", state="bf16")
 
 
 def _variant(
-    kernel: Any, dtype: str, *, dim: int = 128, state: str | None = None, at_positions: bool = False
+    kernel: Any, dtype: str, *, dim: int = 128, state: str = "fp32", at_positions: bool = False
 ) -> Variant:
     constants = _constants(dim, True, tl.float32)
     signature = dict.fromkeys(kernel.arg_names, "fp64")
     signature |= {"rows": f"*{dtype}", "gradients": f"*{dtype}", "positions": "*i64", "num": "i64"}
     for name in {"total", "momentum", "variance"} & set(signature):
-        signature[name] = f"*{state or dtype}"
+        signature[name] = f"*{state}"
     if not at_positions:
         constants["positions"] = None
     signature = {name: kind for name, kind in signature.items() if name not in constants}
     return Variant(
         op="row_update",
-        name=f"{kernel.__name__[1:]} {dtype} {dim}{' at positions' if at_positions else ''}",
+        name=f"{kernel.__name__[1:]} {dtype} {dim}{' at positions' if at_positions else ''}"
+        f"{'' if state == 'fp32' else f' state {state}'}",
         kernel=kernel,
         signature=signature,
         constexprs=constants,

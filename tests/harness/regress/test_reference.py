@@ -93,7 +93,7 @@ def test_an_update_keeps_reasons_tolerances_and_times() -> None:
 def test_the_default_experiment_is_sound() -> None:
     experiment = Experiment()
     settings, profile = settings_of(experiment.timing)
-    assert profile.dense_ms == settings.cluster["dense_ms"] == 36
+    assert profile.dense_ms == settings.cluster["dense_ms"] == 64
     assert settings_of(experiment.counting)[1].is_modelled is False
 
 
