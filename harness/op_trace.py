@@ -92,6 +92,16 @@ def event_of(op: TracedOp) -> OpEvent:
     return OpEvent(Op(identity, Lane(op.lane)), *(time / 1e3 for time in times))
 
 
+def typical_step(ops: Iterable[TracedOp]) -> int | None:
+    """A step in the middle of one worker's run that is there whole; None where there is none.
+
+    A step begins with the update before it, and between rounds steps are missing.
+    """
+    updates = {op.step for op in ops if op.kind == OpKind.UPDATE.value}
+    steps = sorted(step for step in updates if step - 1 in updates)
+    return steps[len(steps) // 2] if steps else None
+
+
 def own_ms(ops: Sequence[TracedOp]) -> list[tuple[TracedOp, float]]:
     """What each op took itself: a transfer's time in the queue behind the one before is not its own."""
     found = []

@@ -112,16 +112,10 @@ def _simulated(method: str, workers: int, cost: str, micro_batches: str | None) 
     from harness.simulation.cost_files import load_costs
     from harness.simulation.costs import Conditions
     from harness.simulation.methods import find
-    from harness.simulation.predict import conditions_of, steady_timeline
+    from harness.simulation.predict import steady_events
 
-    model = load_costs(cost)
     found = find(method, cuts_of(micro_batches))
-    conditions = conditions_of(found, Conditions(workers))
-    chosen = found.settled(model, conditions).schedule
-    times = model.times(chosen, conditions)
-    timeline = steady_timeline(chosen, times, NUM_STEPS_SHOWN, model.handover_ms(chosen, conditions))
-    # The steps behind the last one would lack what later batches add to them.
-    return timeline.events(), len(timeline.step_ms()) - 1
+    return steady_events(found, load_costs(cost), Conditions(workers), NUM_STEPS_SHOWN)
 
 
 def _predicted(method: str, workers: int, cost: str, micro_batches: str | None) -> Chart:
@@ -133,7 +127,7 @@ def _predicted(method: str, workers: int, cost: str, micro_batches: str | None) 
 
 def _measured(method: str, trace: Path, workers: int | None) -> tuple[Chart, int]:
     """A typical measured step of rank 0, and the workers that ran it."""
-    from harness.op_trace import event_of, read_trace
+    from harness.op_trace import event_of, read_trace, typical_step
     from harness.options import nearest
     from harness.simulation.gantt import chart_of
 
@@ -148,7 +142,8 @@ def _measured(method: str, trace: Path, workers: int | None) -> tuple[Chart, int
     if chosen not in counts:
         raise ValueError(f"{trace} has {method} at {', '.join(map(str, counts))} workers, not at {chosen}")
     own = [op for op in ops if (op.method, op.workers, op.rank) == (method, chosen, 0)]
-    steps = sorted({op.step for op in own if op.kind == "update"})
-    middle = max(steps[len(steps) // 2], steps[0] + 1)
+    middle = typical_step(own)
+    if middle is None:
+        raise ValueError(f"{trace} has no two steps of {method} that follow each other; trace a longer run")
     chart = chart_of(map(event_of, own), middle, f"{method}, {chosen} workers, measured step {middle}")
     return chart, chosen

@@ -7,7 +7,8 @@
 Every trial measures the method unchanged and slowed, in new processes, and compares both with one
 reference. The slowdown is work in the op `update`, so many times the reference's step. The neighbour
 works on one core, on and off at random. Ends with 1 where fewer than 19 of 20 slowed methods are called
-slower, or any unchanged one is. Takes under ten minutes on two cores; nothing else should run meanwhile.
+slower, or any unchanged one is. Takes about a quarter of an hour on two cores; nothing else should run
+meanwhile.
 """
 
 from __future__ import annotations
@@ -36,12 +37,13 @@ from baselines import registry
 from baselines.interface import Method, Runner, Setup
 from harness.regress.experiment import Timing
 from harness.regress.findings import Finding, Verdict, compare_times, exit_code
-from harness.regress.gate import MIN_LAUNCHES, NUM_REFERENCE_LAUNCHES, is_decided
+from harness.regress.gate import NUM_REFERENCE_LAUNCHES, is_enough
 from harness.regress.reference import TimedLaunch, Times, times_here
 from harness.regress.times import measure
 
 METHOD = "nestpipe"
 ALLOWED_MISSES = 0.05
+TIMEOUT_S = 120.0
 _SLOWED = f"{METHOD}+"
 _PRELOADED = [
     "torch",
@@ -111,14 +113,16 @@ def pick(launch: TimedLaunch, name: str) -> TimedLaunch:
 def run_trial(
     reference: Times, names: Sequence[str], launch_one: Callable[[], TimedLaunch], limit: int
 ) -> dict[str, list[Finding]]:
-    """Findings by variant: as the gate does, launches until all are decided, at most `limit`."""
-    launches: list[TimedLaunch] = []
-    while len(launches) < limit:
-        launches.append(launch_one())
-        variants = {name: times_here([pick(launch, name) for launch in launches]) for name in names}
-        if len(launches) >= MIN_LAUNCHES and all(is_decided(reference, v) for v in variants.values()):
-            break
-    return {name: list(compare_times(reference, now)) for name, now in variants.items()}
+    """Findings by variant: as the gate does, launches until there are enough of them, at most `limit`."""
+    taken: list[TimedLaunch] = []
+    found: dict[str, list[Finding]] = {}
+    while len(found) < len(names):
+        taken.append(launch_one())
+        for name in names:
+            now = times_here([pick(launch, name) for launch in taken])
+            if name not in found and (len(taken) == limit or is_enough(reference, now)):
+                found[name] = list(compare_times(reference, now))
+    return {name: found[name] for name in names}
 
 
 def describe(trial: int, slowdown: float, findings: Sequence[Finding]) -> dict[str, Any]:
@@ -139,27 +143,36 @@ def describe(trial: int, slowdown: float, findings: Sequence[Finding]) -> dict[s
 def check(arguments: argparse.Namespace, folder: Path) -> pd.DataFrame:
     """All trials, one line a variant."""
     timing = Timing()
-    launches = []
-    for launch in measure(timing, NUM_REFERENCE_LAUNCHES, folder, 120.0):
-        print(f"base {launch.base_ms:.1f} ms, {METHOD} {median(launch.steps[METHOD]):.3f} of it", flush=True)
-        launches.append(launch)
-    reference = times_here(launches)
-    step_ms = median(median(one.steps[METHOD]) * one.base_ms for one in reference.launches)
-    print(
-        f"reference: {len(reference.launches)} launches, a step of {METHOD} takes {step_ms:.1f} ms",
-        flush=True,
-    )
+    step_ms = measure_step_ms(timing, folder)
     slowdowns = {METHOD: 0.0, **{f"{_SLOWED}{share:g}": share for share in arguments.slowdowns}}
     delays_ms = {name: share * step_ms for name, share in slowdowns.items() if share}
     timing = replace(timing, methods=tuple(slowdowns))
+    # In the reference's launches the slowed variants run too, so that unchanged ones meet the same company.
+    reference = times_here([pick(launch, METHOD) for launch in launches(timing, delays_ms, folder, None)])
     rows = []
     for trial in range(1, arguments.trials + 1):
-        stream = measure(timing, arguments.launches, folder, 120.0, partial(find_slowed, delays_ms))
+        stream = launches(timing, delays_ms, folder, arguments.launches)
         found = run_trial(reference, list(slowdowns), partial(next, stream), arguments.launches)
         for name, findings in found.items():
             rows.append(describe(trial, slowdowns[name], findings))
             print(*rows[-1].values(), sep="  ", flush=True)
     return pd.DataFrame(rows)
+
+
+def launches(
+    timing: Timing, delays_ms: dict[str, float], folder: Path, limit: int | None
+) -> Iterator[TimedLaunch]:
+    """Timed launches, as many as a reference has without a limit."""
+    num = limit or NUM_REFERENCE_LAUNCHES
+    return measure(timing, num, folder, TIMEOUT_S, partial(find_slowed, delays_ms))
+
+
+def measure_step_ms(timing: Timing, folder: Path) -> float:
+    """What a step of the unchanged method takes here."""
+    [launch] = measure(timing, 1, folder, TIMEOUT_S)
+    ratio = median(launch.steps[METHOD])
+    print(f"base {launch.base_ms:.1f} ms, {METHOD} {ratio:.3f} of it", flush=True)
+    return ratio * launch.base_ms
 
 
 def main() -> int:

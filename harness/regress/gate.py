@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 NUM_REFERENCE_LAUNCHES = 8
 MIN_LAUNCHES, MAX_LAUNCHES = 2, 6
 """Of a comparison: it ends as soon as every method's step is decided."""
+MIN_SHIFTED_LAUNCHES = 3
+"""Of one that finds anything slower or faster: each look may err, so what two launches say is not all."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +58,16 @@ def record(
     return reference
 
 
-def is_decided(reference: Times | None, now: Times) -> bool:
-    """Whether no step needs another launch to be told."""
-    return not any(
-        finding.verdict == Verdict.INCONCLUSIVE and finding.group == "time"
-        for finding in compare_times(reference, now)
+def is_enough(reference: Times | None, now: Times) -> bool:
+    """Whether no step needs another launch to be told, and no shift another one to be believed."""
+    num_launches = len(now.launches)
+    findings = list(compare_times(reference, now))
+    if num_launches < MIN_LAUNCHES or any(
+        finding.verdict == Verdict.INCONCLUSIVE and finding.group == "time" for finding in findings
+    ):
+        return False
+    return num_launches >= MIN_SHIFTED_LAUNCHES or not any(
+        finding.verdict in (Verdict.SLOWER, Verdict.FASTER) for finding in findings
     )
 
 
@@ -78,7 +85,7 @@ def _times_until_decided(reference: Reference, conditions: Conditions) -> Times:
     launches: list[TimedLaunch] = []
     for launch in _launches(reference.experiment, limit, conditions):
         launches.append(launch)
-        if len(launches) >= MIN_LAUNCHES and is_decided(before, times_here(launches)):
+        if is_enough(before, times_here(launches)):
             break
     return times_here(launches)
 

@@ -14,11 +14,10 @@ from harness.report.lines import objects, read_rows
 from harness.reproduce.rows import ROWS_FILE as REPRODUCE_FILE
 from harness.reproduce.rows import ReproducedRow
 from harness.results import RESULTS_FILE, Row
+from harness.sweep.ladder import LADDER_FILE
 from harness.training.rows import ROWS_FILE as TRAIN_FILE
 from harness.training.rows import TrainingRow
 
-# As harness.sweep.session has it, which would import torch.
-LADDER_FILE = "ladder.json"
 RUN, REPRODUCE, TRAIN = "run", "reproduce", "train"
 _DEFAULTS: Mapping[str, Any] = {field.name: field.default for field in fields(Training)}
 

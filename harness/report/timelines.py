@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from harness.emulation import profiles
-from harness.op_trace import TracedOp, event_of, own_ms
+from harness.op_trace import TracedOp, event_of, own_ms, typical_step
 from harness.report.page import Block, Section, Table, Timeline, slug
 from harness.report.sources import REPRODUCE, Results
 from harness.simulation.costs import Conditions
 from harness.simulation.gantt import Chart, chart_of
 from harness.simulation.methods import find, names
 from harness.simulation.paper import paper_model
-from harness.simulation.predict import conditions_of, steady_timeline
+from harness.simulation.predict import steady_events
 from nestpipe.schedule import OpKind
 from nestpipe.trace import GROUP_OF
 
@@ -42,12 +42,9 @@ def _traced(path: Path, ops: Sequence[TracedOp]) -> Iterator[Block]:
     for method in dict.fromkeys(op.method for op in ops):
         workers = max(op.workers for op in ops if op.method == method)
         own = [op for op in ops if (op.method, op.workers, op.rank) == (method, workers, 0)]
-        updates = {op.step for op in own if op.kind == OpKind.UPDATE.value}
-        # Between rounds steps are missing, and a step begins with the update before it.
-        steps = sorted(step for step in updates if step - 1 in updates)
-        if not steps:
+        middle = typical_step(own)
+        if middle is None:
             continue
-        middle = steps[len(steps) // 2]
         title = f"{method}, {workers} workers, measured step {middle} ({path.name})"
         charts[slug("trace", path.stem, method)] = chart_of(map(event_of, own), middle, title)
     yield from _on_one_scale(charts)
@@ -105,11 +102,5 @@ def _simulated(results: Results) -> Iterator[Timeline]:
 
 
 def _predicted(method: str, workers: int) -> Chart:
-    model, found = paper_model(), find(method)
-    conditions = conditions_of(found, Conditions(workers))
-    chosen = found.settled(model, conditions).schedule
-    times = model.times(chosen, conditions)
-    timeline = steady_timeline(chosen, times, NUM_SIMULATED_STEPS, model.handover_ms(chosen, conditions))
-    title = f"{method}, {workers:,} workers (simulated, ms of the paper's step)"
-    # The steps behind the last one would lack what later batches add to them.
-    return chart_of(timeline.events(), len(timeline.step_ms()) - 1, title)
+    events, last = steady_events(find(method), paper_model(), Conditions(workers), NUM_SIMULATED_STEPS)
+    return chart_of(events, last, f"{method}, {workers:,} workers (simulated, ms of the paper's step)")

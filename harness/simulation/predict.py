@@ -10,7 +10,7 @@ from harness.simulation.engine import OpTime, Timeline, simulate
 from harness.simulation.methods import SimulatedMethod
 from harness.simulation.plan import plan_of
 from nestpipe.schedule import OpKind, Schedule
-from nestpipe.trace import breakdown
+from nestpipe.trace import OpEvent, breakdown
 
 NUM_MEASURED_STEPS = 12
 GROUP_SHARE = 0.25
@@ -88,6 +88,18 @@ def steady_timeline(
     """A run whose last `num_steps` steps are of the steady state."""
     num_filling = 2 * schedule.look_ahead + 4
     return simulate(plan_of(schedule), times, num_filling + num_steps, handover_ms)
+
+
+def steady_events(
+    method: SimulatedMethod, model: CostModel, conditions: Conditions, num_steps: int
+) -> tuple[list[OpEvent], int]:
+    """The ops of a run that ends with `num_steps` steps of the steady state, and its last whole step."""
+    conditions = conditions_of(method, conditions)
+    schedule = method.settled(model, conditions).schedule
+    times = model.times(schedule, conditions)
+    timeline = steady_timeline(schedule, times, num_steps, model.handover_ms(schedule, conditions))
+    # The steps behind the last one would lack what later batches add to them.
+    return timeline.events(), len(timeline.step_ms()) - 1
 
 
 def measure(

@@ -11,6 +11,7 @@ from harness.summary import FAILED as INEXACT
 from harness.sweep.journal import SCHEMA, CellRow, Journal, Measurement
 from harness.sweep.plan import Step, Sweep
 
+LADDER_FILE = "ladder.json"
 MIN_GAIN = 0.02
 """A smaller change is flat, even where all rounds agree on it."""
 FASTER, SLOWER, FLAT = "faster", "slower", "flat"

@@ -14,7 +14,7 @@ import click
 from harness.job import Job
 from harness.sweep.file import load
 from harness.sweep.journal import CELLS_FILE, FAILED, MEASURED, Journal, open_journal, read_cells
-from harness.sweep.ladder import as_document, doubts, ladder
+from harness.sweep.ladder import LADDER_FILE, as_document, doubts, ladder
 from harness.sweep.launched import Launcher, jobs_of, provenance
 from harness.sweep.plan import Cell, Sweep
 from harness.sweep.run import TimeLeft, missing, run_missing
@@ -22,8 +22,6 @@ from harness.sweep.table import print_ladder, print_plan
 
 if TYPE_CHECKING:
     from harness.estimate import Estimate
-
-LADDER_FILE = "ladder.json"
 
 
 @dataclass(frozen=True)

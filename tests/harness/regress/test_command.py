@@ -100,6 +100,16 @@ def test_a_slowdown_ends_with_1(measured: Measured, path: Path) -> None:
     assert result.exit_code == 1, result.output
     verdicts = {finding["name"]: finding["verdict"] for finding in last_json(result)["findings"]}
     assert verdicts["time/sync"] == verdicts["op/sync/update"] == "slower"
+    assert measured.num_timed == gate.MIN_SHIFTED_LAUNCHES
+
+
+def test_a_slower_op_alone_is_looked_at_again(measured: Measured, path: Path) -> None:
+    measured.launches = list(launches(8, ops=3.0, seed=3))
+    result = invoke("--against", path, "--times", "--json")
+    assert result.exit_code == 1, result.output
+    verdicts = {finding["name"]: finding["verdict"] for finding in last_json(result)["findings"]}
+    assert (verdicts["time/sync"], verdicts["op/sync/update"]) == ("same", "slower")
+    assert measured.num_timed == gate.MIN_SHIFTED_LAUNCHES
 
 
 def test_what_cannot_be_decided_is_measured_until_the_limit_and_ends_with_2(
