@@ -23,8 +23,10 @@ lint: venv
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Two tests at a time, and then those that compare durations, alone.
 test: lint
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 -m "not timed"
+	$(BIN)/pytest -m timed
 
 # Counters of a step against the committed reference: no times, the same on every machine.
 gate: venv

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 from collections.abc import Iterator
@@ -121,3 +122,25 @@ def test_every_command_is_named() -> None:
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)", page.read_text(encoding="utf-8")):
         assert "://" in target or (page.parent / target).exists(), target
+
+
+def modules_of_the_tree() -> dict[str, str]:
+    """What README says of each module, by its path."""
+    found, folder = {}, ""
+    for line in (ROOT / "README.md").read_text(encoding="utf-8").splitlines():
+        if re.match(r"[\w./-]+/( |$)", line):
+            folder = line.split()[0]
+        elif match := re.match(r" {4}(\w+\.py) +(.+)", line):
+            found[folder + match[1]] = match[2]
+    return found
+
+
+def test_the_tree_has_every_module_with_its_first_sentence() -> None:
+    tree = modules_of_the_tree()
+    for top in ("nestpipe", "baselines", "workloads", "harness", "scripts"):
+        own = {f"{p.relative_to(ROOT)}" for p in (ROOT / top).rglob("*.py") if p.name != "__init__.py"}
+        own |= {path for path in tree if path.startswith(f"{top}/") and path.endswith("__init__.py")}
+        assert own == {path for path in tree if path.startswith(f"{top}/")}
+        for path in own:
+            docstring = ast.get_docstring(ast.parse((ROOT / path).read_text(encoding="utf-8"))) or ""
+            assert docstring.startswith(tree[path]), path

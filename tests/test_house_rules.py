@@ -68,6 +68,7 @@ def test_loads_no_torch(statement: str) -> None:
     assert not {"torch", "torchrec", "pandas"} & loaded_after(statement)
 
 
+@pytest.mark.timed
 def test_help_is_there_at_once() -> None:
     command = [sys.executable, "-c", "from harness.cli import main; main(['--help'])"]
     durations = []

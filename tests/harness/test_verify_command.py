@@ -84,6 +84,7 @@ def test_errors_are_one_line(tmp_path: Path) -> None:
     assert "did you mean 'uniemb'" in run("unimb").stderr
 
 
+@pytest.mark.timed
 def test_it_is_quick_and_imports_no_torch() -> None:
     code = "import sys; from harness.cli import main\n"
     code += "main(['verify', 'nestpipe', '--json'], standalone_mode=False); print('torch' in sys.modules)"

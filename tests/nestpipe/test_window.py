@@ -125,10 +125,12 @@ def _choose(rank: int, num_workers: int, bytes_per_ms: float | None) -> tuple[tu
         return pipeline.window.cuts, pipeline._engine.states[num_steps].schedule.num_micro_batches
 
 
+@pytest.mark.timed
 def test_auto_takes_one_micro_batch_on_a_free_fabric() -> None:
     assert run_workers(_choose, 2, None) == [((1,), 1)] * 2
 
 
+@pytest.mark.timed
 def test_auto_splits_the_window_where_transfers_are_slow() -> None:
     """About 96 ms of compute, 40 ms a transfer: every rank chooses alike, and by the end trains so."""
     (cuts, used), other = run_workers(_choose, 2, 170.0)

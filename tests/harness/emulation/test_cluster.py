@@ -111,6 +111,7 @@ def test_pacing_changes_no_loss() -> None:
             assert paced[rank][name][0] == plain[rank][name], name
 
 
+@pytest.mark.timed
 def test_durations_are_the_profiles() -> None:
     (results, _) = run_workers(_step, 2, ("torchrec", "uniemb", "dbp", "nestpipe"), QUICK, 9, timeout_s=90)
     base_ms = QUICK.lookup_ms + QUICK.comm_ms + QUICK.dense_ms
@@ -165,6 +166,7 @@ def test_batches_charge_preparation_and_copies_by_share() -> None:
     assert torch.equal(moved.labels, parts[0].batch.labels)
 
 
+@pytest.mark.timed
 def test_the_device_runs_the_real_model_inside_its_budget() -> None:
     workload = _workload(1)
     batch = next(workload.batches(rank=0, num_workers=1))

@@ -14,6 +14,8 @@ from harness.emulation.work import OpRecord
 from tests.distributed import run_workers
 from tests.harness.emulation.workers import fabric
 
+pytestmark = pytest.mark.timed
+
 NUM_BYTES = 2_000_000
 BYTES_PER_MS = 25_000.0
 BUSY_S = NUM_BYTES / BYTES_PER_MS / 1e3

@@ -93,6 +93,7 @@ def test_a_hand_off_between_lanes_is_part_of_what_an_op_takes() -> None:
     assert real_costs([moved]).times[OpKind.SYNC, None].lane_ms == pytest.approx(2.0 + 1e3 * late_s)
 
 
+@pytest.mark.timed
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(

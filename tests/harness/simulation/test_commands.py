@@ -83,6 +83,7 @@ def test_mistakes_get_a_message(arguments: list[str], message: str) -> None:
     assert "Traceback" not in result.output
 
 
+@pytest.mark.timed
 def test_everything_is_there_in_two_seconds_without_torch() -> None:
     code = (
         "import sys\nfrom harness.cli import main\n"

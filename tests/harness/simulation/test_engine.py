@@ -150,6 +150,7 @@ def test_the_handover_is_paid_once_a_step() -> None:
     )
 
 
+@pytest.mark.timed
 def test_ten_thousand_steps_take_seconds() -> None:
     times = {kind: OpTime(lane_ms=1.0) for kind in OpKind} | {OpKind.EXCHANGE: OpTime(link_ms=0.3)}
     began = time.perf_counter()

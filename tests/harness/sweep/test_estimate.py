@@ -191,6 +191,7 @@ def ratios_of_a_small_run(folder: Path) -> tuple[float, float]:
     return float(found[1]) / took_s, float(found[2]) * 2**30 / peak.bytes
 
 
+@pytest.mark.timed
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_a_small_run_takes_what_was_estimated_within_a_factor_of_three(tmp_path: Path) -> None:
