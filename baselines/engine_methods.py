@@ -42,6 +42,7 @@ class EngineRunner(Runner):
             host_tier=setup.host_tier,
             tracer=self._tracer,
             freshness=setup.freshness,
+            check_bounds=setup.check_bounds,
             sparse_lr_factor=setup.sparse_lr_factor,
             dense_lr_factor=setup.dense_lr_factor,
             clipping=setup.clipping,

@@ -38,6 +38,8 @@ class Setup:
     """Where given, methods on the engine leave every op's event here as its step's times are read."""
     freshness: FreshnessMeter | None = None
     """Where given, methods on the engine count in it how stale the rows are that they read."""
+    check_bounds: bool = False
+    """Whether methods on the engine look at every index before kernels follow it."""
     dense_lr_factor: LrFactor | None = None
     """By step, counted from 0: the factor on the dense optimizer's learning rates; None: always 1."""
     sparse_lr_factor: LrFactor | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -50,10 +51,32 @@ _BUILT_IN = {
 }
 
 
+@dataclass(frozen=True)
+class Shadowed:
+    """A method of a third party that cannot be had, because another one has its name."""
+
+    name: str
+    summary: str
+    """Where it comes from."""
+    reason: str
+    """Who has the name, and the way out."""
+
+
+def _entry_points() -> tuple[dict[str, EntryPoint], list[EntryPoint]]:
+    """Entry points of the group: by name those that count, then those whose name another one has."""
+    used: dict[str, EntryPoint] = {}
+    hidden: list[EntryPoint] = []
+    for point in sorted(entry_points(group=ENTRY_POINT_GROUP)):
+        if point.name in _BUILT_IN or point.name in used:
+            hidden.append(point)
+        else:
+            used[point.name] = point
+    return used, hidden
+
+
 def _third_parties() -> dict[str, EntryPoint]:
-    """Entry points of the group, without those that carry a built-in's name."""
-    found = entry_points(group=ENTRY_POINT_GROUP)
-    return {point.name: point for point in sorted(found) if point.name not in _BUILT_IN}
+    used, _ = _entry_points()
+    return used
 
 
 def names() -> list[str]:
@@ -72,14 +95,78 @@ def is_third_party(name: str) -> bool:
     return name in _third_parties()
 
 
+def shadowed() -> list[Shadowed]:
+    """Methods of third parties whose name a built-in has, or another third party; imports none."""
+    used, hidden = _entry_points()
+    found = []
+    for point in hidden:
+        owner = _origin(used[point.name]) if point.name in used else "the built-in method"
+        reason = f"{owner} has the name {point.name!r}: give this entry point another one"
+        found.append(Shadowed(point.name, f"plugin, {_origin(point)}", reason))
+    return found
+
+
+def why_broken(name: str) -> str:
+    """What keeps the method of that name from being used, empty where nothing does; imports it."""
+    try:
+        get(name)
+    except ValueError as error:
+        return str(error)
+    except Exception as error:  # whatever a broken build of a library raises
+        return f"cannot be imported: {_described(error)}"
+    return ""
+
+
 def get(name: str) -> Method:
-    """The method of that name, imported now; ValueError with the nearest name for an unknown one."""
+    """The method of that name, imported now.
+
+    ValueError with the nearest name for an unknown one, and with the reason for a third party's that cannot
+    be used; of a built-in whatever its import raises.
+    """
     if name in _BUILT_IN:
         module, _, attribute = _BUILT_IN[name].target.partition(":")
         return getattr(import_module(module), attribute)
     third_parties = _third_parties()
     if name in third_parties:
-        return third_parties[name].load()
+        return _load(third_parties[name])
     nearest = difflib.get_close_matches(name, names(), n=1, cutoff=0.4)
     hint = f"did you mean {nearest[0]!r}?" if nearest else f"known methods: {', '.join(names())}"
     raise ValueError(f"unknown method {name!r}: {hint}")
+
+
+def _load(point: EntryPoint) -> Method:
+    where = f"method {point.name!r} of {_origin(point)} cannot be used"
+    try:
+        found = point.load()
+    except (Exception, SystemExit) as error:  # whatever somebody else's module raises
+        raise ValueError(f"{where}: {_described(error)}") from error
+    if flaw := _flaw_of(found):
+        raise ValueError(f"{where}: {flaw}")
+    return found
+
+
+def _flaw_of(found: object) -> str:
+    """What an object lacks to be a method; empty where it lacks nothing."""
+    from baselines.interface import Exactness, Method, MethodSetting
+
+    if isinstance(found, type):
+        return f"this is the class {found.__name__}; name an object of it"
+    if not isinstance(found, Method):
+        return f"this is of type {type(found).__name__}, which is no baselines.interface.Method"
+    if absent := [attribute for attribute in ("name", "exactness") if not hasattr(found, attribute)]:
+        return f"{type(found).__name__} does not declare {' and '.join(absent)}"
+    if not isinstance(found.exactness, Exactness | None):
+        return f"its exactness is {found.exactness!r}, which is no baselines.interface.Exactness"
+    settings: object = found.settings
+    if not isinstance(settings, Mapping) or not all(isinstance(s, MethodSetting) for s in settings.values()):
+        return "its settings are not baselines.interface.MethodSettings by key"
+    return ""
+
+
+def _origin(point: EntryPoint) -> str:
+    package = f"package {point.dist.name} {point.dist.version}" if point.dist else "a package"
+    return f"{package} ({point.value})"
+
+
+def _described(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".strip().partition("\n")[0]

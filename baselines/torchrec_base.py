@@ -36,6 +36,6 @@ TORCHREC_NODEDUP = TorchRecBase(
     summary="TorchRec without index dedup, one batch at a time",
     dedup=False,
     # A sum of gradients that nearly cancels keeps few digits, and Adagrad's first touch of a row moves it by
-    # lr whatever the sum's size: 1e-5 was seen within 10 steps, and no more after 100.
-    exactness=Exactness("reordered", against="torchrec", tolerance=1e-4),
+    # lr whatever the sum's size: where that makes more of it than the class allows, the arbiter decides.
+    exactness=Exactness("reordered", against="torchrec", tolerance=2e-6),
 )

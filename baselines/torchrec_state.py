@@ -156,7 +156,7 @@ def _gather_table(local: torch.Tensor | None, sizes: list[list[int]], num_replic
             end = min(begin + chunk, rows)
             if rank == owner:
                 assert local is not None, "a rank owns rows that it does not hold"
-                part = local[begin:end].contiguous()
+                part = local[begin:end].cpu().contiguous()  # where the others receive it
             else:
                 part = torch.empty(end - begin, dim, dtype=dtype)
             dist.broadcast(part, src=owner)

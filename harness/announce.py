@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,6 +13,8 @@ from harness.place import find_place
 
 if TYPE_CHECKING:
     from harness.job import Job
+    from harness.regress.experiment import Experiment
+    from harness.regress.gate import Conditions
     from harness.reproduce.items import Item
     from harness.training.job import TrainingJob
 
@@ -77,6 +80,36 @@ def announce_reproduction(
         click.echo(estimate_reproduction(items, num_workers, steps, Estimator()))
 
 
+def announce_gate(
+    experiment: Experiment, conditions: Conditions, num_launches: int, *, dry_run: bool
+) -> None:
+    """Of `nestpipe regress`, which times methods in `num_launches` launches at most."""
+    from harness.estimate import Estimator
+    from harness.regress.counters import counting_job
+    from harness.regress.times import timing_job
+
+    counting, timing = experiment.counting, experiment.timing
+    if dry_run:
+        click.echo(
+            f"would count: {', '.join(counting.methods)} on {counting.workload}, "
+            f"{_workers([counting.num_workers])}, {_counted(counting.num_steps, 'step')} each"
+        )
+        if num_launches:
+            click.echo(
+                f"would time: {', '.join(timing.methods)} against {timing.base} on {timing.workload}, "
+                f"cluster {timing.cluster}, {_workers([timing.num_workers])}, at most "
+                f"{_counted(num_launches, 'launch', 'launches')}"
+            )
+    estimator = Estimator()
+    run = counting_job(counting, conditions.cache_dir, conditions.timeout_s, conditions.find_method)
+    expected = estimator.run(run, [counting.num_workers])
+    if num_launches:
+        one = timing_job(timing, conditions.cache_dir, conditions.timeout_s, conditions.find_method)
+        rounds = replace(one, num_steps=timing.num_rounds * timing.steps_a_round)
+        expected = sum([estimator.run(rounds, [timing.num_workers])] * num_launches, expected)
+    click.echo(expected, err=not dry_run)
+
+
 def is_one_of_several() -> bool:
     """Whether torchrun or Slurm has started this process among others, of which each would say the same."""
     return find_place(os.environ) is not None
@@ -86,5 +119,5 @@ def _workers(counts: Sequence[int]) -> str:
     return f"{', '.join(map(str, counts))} worker{'s' if max(counts) > 1 else ''}"
 
 
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' if number > 1 else ''}"
+def _counted(number: int, noun: str, nouns: str = "") -> str:
+    return f"{number} {noun if number == 1 else nouns or noun + 's'}"

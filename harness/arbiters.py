@@ -89,7 +89,7 @@ class Repetition:
         if change is not None:
             change(setup.model)
         contestant = Contestant(name, self.methods[name].build(setup), self.source.batches())
-        run_rounds([contestant], self.plan, lambda num_steps: None)
+        run_rounds([contestant], self.plan, setup.device, lambda num_steps: None)
         state = contestant.runner.state_dict()
         contestant.runner.close()
         return state

@@ -126,13 +126,15 @@ def run(
     """
     with user_errors():
         from harness.claims.claim import EVIDENCE, QUICK, load
+        from harness.claims.estimate import estimate
         from harness.claims.experiments import Options
         from harness.claims.recorded import rows_from
         from harness.claims.report import as_document, lines_of
-        from harness.claims.rows import save_new
-        from harness.claims.run import Outcome, estimate
+        from harness.claims.rows import ROWS_FILE, save_new
+        from harness.claims.run import Outcome
         from harness.claims.run import run as run_claims
         from harness.claims.tables import print_report
+        from harness.targets import check_file
         from workloads.cache import default_cache_dir
 
         catalogue = load()
@@ -140,9 +142,12 @@ def run(
         if recorded is not None:
             outcome = Outcome(rows_from(recorded, catalogue, wanted))
             if not dry_run:
+                check_file(out / ROWS_FILE)
                 save_new(out, outcome.rows)
         else:
-            for line in estimate(catalogue, wanted):
+            if not dry_run:
+                check_file(out / ROWS_FILE)
+            for line in estimate(catalogue, wanted, workers, steps):
                 click.echo(line, err=not dry_run)
             if dry_run:
                 return
@@ -151,7 +156,7 @@ def run(
             )
         rows = {(row.claim, row.evidence): row for row in outcome.rows}
         lines = [line for line in lines_of(catalogue, rows) if line.row is not None]
-        print_report(lines, f"claims, kept in {out}")
+        print_report(lines, "claims, of which none is kept" if dry_run else f"claims, kept in {out}")
         if as_json:
             click.echo(json.dumps(as_document(lines) | {"errors": outcome.errors}, allow_nan=False))
         if outcome.errors:
@@ -191,7 +196,7 @@ def report(
         wanted = {
             (each.claim.id, each.evidence) for each in catalogue.choose(ids, _chosen(kinds) or EVIDENCE)
         }
-        lines = lines_of(catalogue, latest(folders or (_REFERENCE, _FOLDER)))
+        lines = lines_of(catalogue, latest(folders or (_REFERENCE, _FOLDER), are_named=bool(folders)))
         lines = [line for line in lines if (line.claim.id, line.evidence) in wanted]
         if as_markdown:
             click.echo(markdown(lines))

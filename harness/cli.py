@@ -92,11 +92,12 @@ def _parsed(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Param
 @click.option(
     "--check",
     "checks",
-    type=click.Choice(["exact", "freshness"]),
+    type=click.Choice(["exact", "freshness", "bounds"]),
     multiple=True,
     help="exact: compare each method's parameters with those of the method it promises to equal; where a "
     "model amplifies rounding beyond that, train again in float64, or from weights moved by one ulp, to "
-    "decide. freshness: count how stale the rows are that methods on the engine read.",
+    "decide. freshness: count how stale the rows are that methods on the engine read. bounds: methods on the "
+    "engine look at every index before kernels follow it, which costs time.",
 )
 @click.option(
     "--out",
@@ -112,6 +113,7 @@ def _parsed(parse: Callable[[str], Any]) -> Callable[[click.Context, click.Param
     type=click.Path(dir_okay=False, path_type=Path),
     help="File (.jsonl) for every op of methods on the engine, which `nestpipe simulate --cost` reads.",
 )
+@click.option("--force", is_flag=True, help="Overwrite a --trace file that is there already.")
 @dry_run_option
 @AS_JSON
 def run(
@@ -129,6 +131,7 @@ def run(
     cache: Path | None,
     timeout: float,
     trace: Path | None,
+    force: bool,
     dry_run: bool,
     as_json: bool,
 ) -> None:
@@ -149,6 +152,7 @@ def run(
         from harness.job import Job
         from harness.options import parse_settings
         from harness.schedule_method import check_schedules, find_method
+        from harness.targets import check_target
         from workloads.cache import default_cache_dir
 
         check_methods(methods)
@@ -171,10 +175,13 @@ def run(
             clusters=(profile,),
             check_exactness="exact" in checks,
             check_freshness="freshness" in checks,
+            check_bounds="bounds" in checks,
             find_method=partial(find_method, from_files),
             timeout_s=timeout,
             keep_trace=trace is not None,
         )
+        if trace is not None and not dry_run:
+            check_target(trace, force=force)
         announce_run(job, workers, dry_run=dry_run)
         if dry_run:
             return

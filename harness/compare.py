@@ -41,10 +41,8 @@ def compare(
 ) -> None:
     """Measure, save and print; a ClickException at the end where a worker died or a check failed.
 
-    The ops of a traced run go into the file `trace`, which is written anew.
+    The ops of a traced run replace what is in the file `trace` as soon as there are any.
     """
-    if trace is not None:
-        trace.write_text("")
     if job.settings.training.device == "cuda" and not torch.cuda.is_available():
         raise ValueError("device=cuda needs an accelerator and torch's CUDA build: use device=cpu")
     folder.mkdir(parents=True, exist_ok=True)
@@ -81,6 +79,8 @@ def _measure(job: Job, worker_counts: Sequence[int], folder: Path, trace: Path |
                 f"{num_workers} workers shared {num_cores()} cores: no measure of {num_workers} machines"
             )
         if trace is not None:
+            if not outcome.runs:
+                trace.write_text("")  # not before: a launch that fails leaves an earlier trace as it is
             write_trace(trace, _traced(reports))
         methods = summarise(reports, checked=job.check_exactness)
         saved = results.save(folder, run, methods, reports)

@@ -28,6 +28,9 @@ def compare(a: Path, b: Path, as_json: bool) -> None:
     A ratio is B's median step over A's: below 1, B is faster. It holds what the machine did between the two
     runs as well. Only equal workload, settings, seed and workers are compared.
 
+    Folders of other commands are refused: a sweep compares its own steps, and `nestpipe report A B` shows
+    trainings and reproductions.
+
     \b
     Example:
         nestpipe run torchrec nestpipe --set preset=tiny --out before

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from harness.completion import complete_methods
 from harness.errors import user_errors
-from harness.shared_options import AS_JSON, SEED, settings_option, timeout_option
+from harness.shared_options import AS_JSON, CACHE, SEED, settings_option, timeout_option
 
 
 @click.command()
@@ -15,6 +17,7 @@ from harness.shared_options import AS_JSON, SEED, settings_option, timeout_optio
 @click.option("--workload", default="synthetic", show_default=True, help="Where the batches come from.")
 @settings_option("preset=tiny unless the workload is another")
 @SEED
+@CACHE
 @timeout_option(60)
 @AS_JSON
 def conformance(
@@ -23,14 +26,15 @@ def conformance(
     workload: str,
     pairs: tuple[str, ...],
     seed: int,
+    cache: Path | None,
     timeout: float,
     as_json: bool,
 ) -> None:
     """Check that each METHOD keeps the contract that comparisons rely on.
 
-    That is what `progress` returns and how it ends, times that add up, the promised exactness, names of
-    the state, evaluation and rows where they are offered, and that nothing is left behind. Exit code 1
-    where a check fails.
+    That is what `progress` returns and how it ends, times that add up, the same collectives on every worker,
+    the promised exactness, names of the state, evaluation and rows where they are offered, and that nothing
+    is left behind. Exit code 1 where a check fails.
 
     \b
     Examples:
@@ -50,7 +54,7 @@ def conformance(
             methods=methods,
             workload=workload,
             seed=seed,
-            cache_dir=default_cache_dir(),
+            cache_dir=cache or default_cache_dir(),
             settings=parse_settings(pairs, workload_keys(workload), plugin_keys=method_settings(methods)),
             timeout_s=timeout,
         )

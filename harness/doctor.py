@@ -165,12 +165,10 @@ def _methods() -> Iterator[Finding]:
     from baselines import registry
 
     for name in registry.names():
-        try:
-            registry.get(name)
-        except ImportError as error:
-            yield Finding("methods", name, "broken", f"cannot be imported: {_short(error)}")
-        else:
-            yield Finding("methods", name, "runs", "")
+        reason = registry.why_broken(name)
+        yield Finding("methods", name, "broken" if reason else "runs", reason)
+    for hidden in registry.shadowed():
+        yield Finding("methods", hidden.name, "broken", f"{hidden.summary}: {hidden.reason}")
 
 
 def _short(error: Exception) -> str:

@@ -67,10 +67,10 @@ def report(findings: Sequence[Finding]) -> Iterator[str]:
     for topic, of_topic in groupby(findings, key=lambda finding: finding.topic):
         found = list(of_topic)
         yield f"{topic}:"
-        silent = [finding.subject for finding in found if finding.status == "runs" and not finding.detail]
+        silent = [finding for finding in found if finding.status == "runs" and not finding.detail]
         if silent:
-            yield f"  runs    {', '.join(silent)}"
+            yield f"  runs    {', '.join(finding.subject for finding in silent)}"
         for finding in found:
-            if finding.subject not in silent:
+            if finding not in silent:
                 detail = f": {finding.detail}" if finding.detail else ""
                 yield f"  {finding.status:<7} {finding.subject}{detail}"

@@ -23,7 +23,10 @@ class Difference:
 
 
 def max_difference(state: State, reference: State) -> Difference:
-    """The parameter that differs most; one that is zero everywhere in the reference counts absolutely."""
+    """The parameter that differs most; one that is zero everywhere in the reference counts absolutely.
+
+    Methods may leave parameters on different devices: they are compared on the CPU, a part at a time.
+    """
     if state.keys() != reference.keys():
         names = sorted(state.keys() ^ reference.keys())
         raise RuntimeError(f"parameters that only one of two compared methods has: {', '.join(names)}")
@@ -37,9 +40,10 @@ def _difference(value: torch.Tensor, reference: torch.Tensor, name: str) -> floa
             f"parameter {name} has shape {list(value.shape)} here and {list(reference.shape)} there"
         )
     distance = scale = 0.0
-    for part, other in zip(
+    parts = zip(
         value.detach().flatten().split(_CHUNK), reference.detach().flatten().split(_CHUNK), strict=True
-    ):
+    )
+    for part, other in ((part.cpu(), other.cpu()) for part, other in parts):
         if not part.numel():
             continue
         if not bool(part.isfinite().all() & other.isfinite().all()):

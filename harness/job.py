@@ -36,6 +36,7 @@ class Job:
     settings: Settings = field(default_factory=Settings)
     check_exactness: bool = False
     check_freshness: bool = False
+    check_bounds: bool = False
     keep_trace: bool = False
     """Send back the events of every op in the measured steps."""
     timeout_s: float = 120.0

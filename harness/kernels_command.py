@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from harness.kernels.bench import KernelTiming
 
 DTYPES = ("float32", "bfloat16", "float16")
-# On an accelerator, well beyond the caches; on a CPU, a few seconds in all.
-_NUM_ROWS = {"cpu": 50_000, "accelerator": 1_000_000}
-_NUM_IDS = {"cpu": 20_000, "accelerator": 400_000}
 
 
 @click.group()
@@ -34,8 +31,8 @@ def kernels() -> None:
 
 @kernels.command()
 @click.argument("ops", metavar="[OP]...", nargs=-1)
-@click.option("--rows", type=click.IntRange(min=1), help="Rows of a table.  [default: by device]")
-@click.option("--ids", type=click.IntRange(min=1), help="Ids of a batch.  [default: by device]")
+@click.option("--rows", type=click.IntRange(min=1), help="Rows of a table.  [default: by op and device]")
+@click.option("--ids", type=click.IntRange(min=1), help="Ids of a batch.  [default: by op and device]")
 @click.option("--dim", type=click.IntRange(min=1), default=128, show_default=True, help="Elements of a row.")
 @click.option(
     "--dtype", type=click.Choice(DTYPES), default="float32", show_default=True, help="Of rows and gradients."
@@ -44,6 +41,7 @@ def kernels() -> None:
 @click.option(
     "--out", type=click.Path(dir_okay=False, path_type=Path), help="File for the JSON document, times raw."
 )
+@click.option("--force", is_flag=True, help="Overwrite an --out file that is there already.")
 @AS_JSON
 def bench(
     ops: tuple[str, ...],
@@ -53,6 +51,7 @@ def bench(
     dtype: str,
     calls: int,
     out: Path | None,
+    force: bool,
     as_json: bool,
 ) -> None:
     """Measure OPs, all without any: time, bytes a second and their share of a copy's.
@@ -66,10 +65,14 @@ def bench(
         nestpipe kernels bench gather row_update --dtype bfloat16 --dim 256 --json
     """
     with user_errors():
+        from harness.targets import check_target
+
+        if out is not None:
+            check_target(out, force=force)
         import torch
 
         from harness.kernels.bench import measure
-        from harness.kernels.cases import OPS, Size
+        from harness.kernels.cases import OPS, size_for
         from harness.machine import commit, fingerprint, versions
         from harness.options import nearest
         from nestpipe.kernels.dispatch import why_not
@@ -78,10 +81,9 @@ def bench(
             if op not in OPS:
                 raise ValueError(f"unknown op {op!r}: {nearest(op, OPS)}")
         device = _device()
-        kind = "cpu" if device.type == "cpu" else "accelerator"
-        size = Size(rows or _NUM_ROWS[kind], ids or _NUM_IDS[kind], dim, getattr(torch, dtype))
         reason = why_not(device)
-        timings = list(measure(ops or OPS, size, device, calls))
+        sizes = [(op, size_for(op, device, dim, getattr(torch, dtype), rows, ids)) for op in ops or OPS]
+        timings = list(measure(sizes, device, calls))
         _print(timings, reason)
         document = {
             "why_no_triton": reason,
@@ -91,7 +93,6 @@ def bench(
             "kernels": [_as_row(timing) for timing in timings],
         }
         if out is not None:
-            out.parent.mkdir(parents=True, exist_ok=True)
             out.write_text(json.dumps(document) + "\n", encoding="utf-8")
         if as_json:
             click.echo(json.dumps(document))

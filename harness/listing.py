@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from rich import box
 from rich.table import Table
@@ -11,6 +12,9 @@ from baselines import registry as methods
 from harness.options import METHOD_HELP, TRAINING_HELP, Training
 from harness.tables import console_for
 from workloads import registry as workloads
+
+if TYPE_CHECKING:
+    from baselines.interface import Exactness
 
 Line = tuple[str, ...]
 
@@ -28,24 +32,20 @@ def print_names() -> None:
 def _methods() -> Iterator[Line]:
     summaries = methods.summaries()
     for name in methods.names():
-        yield name, summaries[name], _promise(name)
+        yield name, summaries[name], methods.why_broken(name) or _promise(methods.get(name).exactness)
+    for hidden in methods.shadowed():
+        yield hidden.name, hidden.summary, hidden.reason
 
 
 def _plugin_settings() -> Iterator[tuple[str, str]]:
     for name in filter(methods.is_third_party, methods.names()):
-        try:
-            settings = methods.get(name).settings
-        except ImportError:
+        if methods.why_broken(name):
             continue  # the list of methods says so
-        for key, setting in settings.items():
+        for key, setting in methods.get(name).settings.items():
             yield key, f"{setting.meaning} ({name})"
 
 
-def _promise(name: str) -> str:
-    try:
-        exactness = methods.get(name).exactness
-    except ImportError as error:
-        return f"cannot be imported: {error}"
+def _promise(exactness: Exactness | None) -> str:
     if exactness is None:
         return "-"
     allowed = "" if exactness.tolerance is None else f" within {exactness.tolerance:g}"

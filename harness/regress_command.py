@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from harness.announce import dry_run_option
 from harness.errors import user_errors
 from harness.shared_options import AS_JSON, CACHE, timeout_option
 
@@ -61,6 +61,7 @@ class CouldNotTell(click.ClickException):
     help="File for the report as Markdown, for a pull request.",
 )
 @click.option("--force", is_flag=True, help="Write over a Markdown file, or a reference that is unreadable.")
+@dry_run_option
 @CACHE
 @timeout_option()
 @AS_JSON
@@ -76,6 +77,7 @@ def regress(
     launches: int | None,
     markdown_file: Path | None,
     force: bool,
+    dry_run: bool,
     cache: Path | None,
     timeout: float,
     as_json: bool,
@@ -94,14 +96,19 @@ def regress(
     Examples:
         nestpipe regress --against results/reference/ci.json
         nestpipe regress --against results/reference/ci.json --times --markdown report.md
+        nestpipe regress --against results/reference/ci.json --times --dry-run
         nestpipe regress --against results/reference/ci.json --update --reason "rows travel as bfloat16"
         nestpipe regress --against mine.json --update --times --reason first --method dbp --workload movielens
     """
     with _ends_undecided():
         is_new = bool(methods or workload or pairs or workers)
         _check_options(update, reason, is_new=is_new)
-        _check_writable(markdown_file, force=force)
-        _check_writable(against if update else None, force=True)
+        from harness.targets import check_target
+
+        if markdown_file is not None:
+            check_target(markdown_file, force=force)
+        if update:
+            check_target(against, force=True)
         from harness.regress.experiment import new_experiment
         from harness.regress.gate import Conditions
         from workloads.cache import default_cache_dir
@@ -115,18 +122,25 @@ def regress(
         )
         if update:
             experiment = new_experiment(methods, workload, pairs, workers) if is_new else None
-            code = _update(against, reason or "", experiment, conditions, force=force)
+            code = _update(against, reason or "", experiment, conditions, force=force, dry_run=dry_run)
         else:
-            code = _compare(against, conditions, markdown_file, as_json)
+            code = _compare(against, conditions, markdown_file, as_json, dry_run=dry_run)
     raise SystemExit(code)
 
 
-def _compare(against: Path, conditions: Conditions, markdown_file: Path | None, as_json: bool) -> int:
+def _compare(
+    against: Path, conditions: Conditions, markdown_file: Path | None, as_json: bool, *, dry_run: bool
+) -> int:
+    from harness.announce import announce_gate
     from harness.regress import gate, report
     from harness.regress.findings import exit_code
     from harness.regress.reference import load
 
     reference = load(against)
+    num_launches = gate.most_launches(reference, conditions)
+    announce_gate(reference.experiment, conditions, num_launches, dry_run=dry_run)
+    if dry_run:
+        return 0
     findings = gate.check(reference, conditions)
     title = f"against {against}"
     report.print_report(title, reference, findings, timed=conditions.times)
@@ -148,9 +162,16 @@ def _compare(against: Path, conditions: Conditions, markdown_file: Path | None, 
 
 
 def _update(
-    against: Path, reason: str, experiment: Experiment | None, conditions: Conditions, *, force: bool
+    against: Path,
+    reason: str,
+    experiment: Experiment | None,
+    conditions: Conditions,
+    *,
+    force: bool,
+    dry_run: bool,
 ) -> int:
     """Write the reference; the old one's experiment is measured again unless there is a new one."""
+    from harness.announce import announce_gate
     from harness.regress import gate
     from harness.regress.experiment import Experiment
     from harness.regress.reference import load
@@ -163,6 +184,10 @@ def _update(
             if not force:
                 raise
     experiment = experiment or (Experiment() if old is None else old.experiment)
+    num_launches = (conditions.num_launches or gate.NUM_REFERENCE_LAUNCHES) if conditions.times else 0
+    announce_gate(experiment, conditions, num_launches, dry_run=dry_run)
+    if dry_run:
+        return 0
     reference = gate.record(against, old, experiment, reason, conditions)
     times = "no times" if reference.times is None else f"{len(reference.times.launches)} timed launches"
     click.echo(f"wrote {against}: {len(reference.counters)} counters, {times}")
@@ -181,21 +206,9 @@ def _check_options(update: bool, reason: str | None, *, is_new: bool) -> None:
         )
 
 
-def _check_writable(path: Path | None, *, force: bool) -> None:
-    """Before anything is measured: a target that cannot be written, or must not be without --force."""
-    if path is None:
-        return
-    if path.exists() and not force:
-        raise FileExistsError(f"{path} is there already; --force writes over it")
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"{path}: there is no folder {path.parent}")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise PermissionError(f"{path} cannot be written; name another file")
-
-
 @contextmanager
 def _ends_undecided() -> Iterator[None]:
-    """End with 2 after any error: 1 means a regression and nothing else."""
+    """End with 2 after any error and where it is interrupted: 1 means a regression and nothing else."""
     try:
         with user_errors():
             yield
@@ -203,8 +216,11 @@ def _ends_undecided() -> Iterator[None]:
         raise
     except click.ClickException as error:
         raise CouldNotTell(error.message) from None
-    except (click.exceptions.Exit, click.Abort):
+    except click.exceptions.Exit:
         raise
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("Aborted!", err=True)
+        raise SystemExit(CouldNotTell.exit_code) from None
     except Exception:
         traceback.print_exc()
         raise SystemExit(CouldNotTell.exit_code) from None

@@ -50,9 +50,10 @@ def report(
         nestpipe report results/runs results/reproduce --out report.html --markdown report.md --force
     """
     with user_errors():
-        from harness.report.build import build, check_target, write
+        from harness.report.build import build, write
         from harness.report.render import html, markdown
         from harness.tables import console_for
+        from harness.targets import check_target
 
         targets = [out] if markdown_file is None else [out, markdown_file]
         for target in targets:

@@ -67,6 +67,7 @@ def _shared_options(command: Command) -> Command:
 @click.argument("item", type=click.Choice((*items.NAMES, fig6_command.NAME)))
 @_shared_options
 @fig6_command.options
+@click.option("--force", is_flag=True, help="fig6: overwrite the folder's fig6.json of an earlier one.")
 @click.pass_context
 def reproduce(
     context: click.Context,
@@ -78,6 +79,7 @@ def reproduce(
     with_figures: bool | None,
     dry_run: bool,
     as_json: bool,
+    force: bool,
     **training: Any,
 ) -> None:
     """Measure what ITEM of the paper shows, and print it beside the paper's figures.
@@ -98,10 +100,14 @@ def reproduce(
         nestpipe reproduce fig6 --quick --dry-run
     """
     if item == fig6_command.NAME:
+        if not dry_run:
+            _check_fig6(out, force=force)
         fig6_command.reproduce(
             context, out, as_json=as_json, with_figures=with_figures, dry_run=dry_run, **training
         )
         return
+    if force:
+        raise click.UsageError(f"--force is for {fig6_command.NAME} alone, not for {item}", context)
     fig6_command.refuse_options(context, item)
     _reproduce(items.get(item), evidence, workers, steps, out, with_figures, dry_run, as_json)
 
@@ -124,6 +130,13 @@ def ablate(
         nestpipe ablate --steps 30
     """
     _reproduce((items.ablation(),), evidence, workers, steps, out, with_figures, dry_run, as_json)
+
+
+def _check_fig6(out: Path, *, force: bool) -> None:
+    with user_errors():
+        from harness.training.fig6 import check_document
+
+        check_document(out, force=force)
 
 
 def _reproduce(

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 NUM_STEPS_SHOWN = 3
 _PICTURES = (".svg", ".png", ".pdf")
+_FORCE = click.option("--force", is_flag=True, help="Overwrite an --out file that is there already.")
 
 
 @click.group()
@@ -41,6 +42,7 @@ def schedule() -> None:
 @click.option(
     "--out", type=click.Path(dir_okay=False, path_type=Path), help="Draw it too: a .svg, .png or .pdf file."
 )
+@_FORCE
 @click.option(
     "--width", type=click.IntRange(min=20), default=100, show_default=True, help="Columns of the chart."
 )
@@ -51,6 +53,7 @@ def show(
     micro_batches: str | None,
     trace: Path | None,
     out: Path | None,
+    force: bool,
     width: int,
 ) -> None:
     """Show the steady-state step of METHOD as a Gantt chart.
@@ -64,9 +67,12 @@ def show(
         from rich.console import Console
 
         from harness.simulation.gantt import legend, render, save_chart
+        from harness.targets import check_target
 
-        if out is not None and out.suffix not in _PICTURES:
-            raise ValueError(f"--out must end in {', '.join(_PICTURES)}, got {str(out)!r}")
+        if out is not None:
+            if out.suffix not in _PICTURES:
+                raise ValueError(f"--out must end in {', '.join(_PICTURES)}, got {str(out)!r}")
+            check_target(out, force=force)
         charts = []
         if trace is not None:
             measured, traced_workers = _measured(method, trace, workers)
@@ -91,7 +97,8 @@ def show(
 @click.option(
     "--out", type=click.Path(dir_okay=False, path_type=Path), required=True, help="File to write, JSON."
 )
-def export(method: str, workers: int, cost: str, micro_batches: str | None, out: Path) -> None:
+@_FORCE
+def export(method: str, workers: int, cost: str, micro_batches: str | None, out: Path, force: bool) -> None:
     """Write a few steady-state steps of METHOD as a trace for Perfetto or chrome://tracing.
 
     \b
@@ -100,7 +107,9 @@ def export(method: str, workers: int, cost: str, micro_batches: str | None, out:
     """
     with user_errors():
         from harness.simulation.chrome import save_chrome_trace
+        from harness.targets import check_target
 
+        check_target(out, force=force)
         events, last = _simulated(method, workers, cost, micro_batches)
         kept = [event for event in events if event.op.step > last - NUM_STEPS_SHOWN]
         save_chrome_trace(out, kept, f"{method}, {workers} workers (simulated)")

@@ -45,7 +45,8 @@ def sweep(
     after = "name" builds on another step instead. Or one [grid] has a list of values a key. At the top:
     workers, steps, warmup, rounds, seed, check, timeout, and what all steps start from.
 
-    A sweep that was interrupted goes on where it stopped; a step that fails is kept with its error.
+    A sweep that was interrupted goes on where it stopped; a step that fails is kept with its error. FILE may
+    change; another one of the same name is refused.
 
     \b
     Example:

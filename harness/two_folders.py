@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from harness.report.lines import objects, read_rows
-from harness.results import RESULTS_FILE, Row
+from harness.results import RESULTS_FILE
+from harness.run_folder import Steps, run_rows, slowest_steps
 from harness.summary import FAILED
 
 SCHEMA = 1
@@ -21,8 +20,6 @@ MIN_EFFECT = 0.05
 _PERCENTILES = (2.5, 97.5)
 FASTER, SLOWER, SAME = "faster", "slower", "same"
 NOT_COMPARABLE = "not comparable"
-
-Steps = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -105,16 +102,9 @@ class Compared:
 def read_folder(path: Path) -> Folder:
     """What `nestpipe run --out PATH` has left there.
 
-    ValueError where there is nothing, for a damaged or newer line, and where two runs have one id.
+    ValueError where there is nothing of it, for a damaged or newer line, and where two runs have one id.
     """
-    file = path / RESULTS_FILE
-    if not file.is_file():
-        raise ValueError(
-            f"no results in {path}: there is no {RESULTS_FILE}; `nestpipe run ... --out {path}` makes it"
-        )
-    rows = read_rows(file, Row)
-    if not rows:
-        raise ValueError(f"no results in {path}: {RESULTS_FILE} is empty")
+    file, rows = path / RESULTS_FILE, run_rows(path)
     by_case: dict[Case, dict[str, list[dict[str, Any]]]] = {}
     seen: set[tuple[Any, ...]] = set()
     for row in rows:
@@ -182,10 +172,10 @@ def _case(row: Mapping[str, Any]) -> Case:
 
 
 def _measured(path: Path, case: Case, runs: Mapping[str, list[dict[str, Any]]]) -> Measured:
-    steps = [_slowest_steps(path, run_id, case) for run_id in runs]
+    steps = [slowest_steps(path, run_id, case.method, case.workers) for run_id in runs]
     has_steps = all(len(each) for each in steps)
     if not has_steps:
-        steps = [_medians(rows) for rows in runs.values()]
+        steps = [np.array([_median(path, case, run_id, rows)]) for run_id, rows in runs.items()]
     return Measured(
         step_ms=np.concatenate(steps),
         has_steps=has_steps,
@@ -194,21 +184,14 @@ def _measured(path: Path, case: Case, runs: Mapping[str, list[dict[str, Any]]]) 
     )
 
 
-def _slowest_steps(path: Path, run_id: str, case: Case) -> Steps:
-    """Steps of the worker with the largest median; none where their file is gone."""
-    file = path / f"steps-{run_id}.jsonl"
-    if not file.is_file():
-        return np.empty(0)
-    workers = [
-        np.asarray(entry["step_ms"], dtype=np.float64)
-        for _, entry in objects(file)
-        if (entry.get("method"), entry.get("workers")) == (case.method, case.workers)
-    ]
-    return max(workers, key=np.median, default=np.empty(0))
-
-
-def _medians(rows: Sequence[Mapping[str, Any]]) -> Steps:
-    return np.array([row["value"] for row in rows if row["metric"] == "step_ms_p50" and row["value"]])
+def _median(path: Path, case: Case, run_id: str, rows: Sequence[Mapping[str, Any]]) -> float:
+    for row in rows:
+        if row["metric"] == "step_ms_p50" and row["value"]:
+            return float(row["value"])
+    raise ValueError(
+        f"{path / RESULTS_FILE}: run {run_id} has no step_ms_p50 of {case.method} at {case.workers} workers, "
+        "and its raw steps are gone; remove its lines to go on"
+    )
 
 
 def _environments(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:

@@ -114,13 +114,18 @@ def _compare(job: Job, device: torch.device, fabric: Fabric | None) -> WorkerRep
                     name,
                     build(
                         method,
-                        replace(setup_for(dtype), events=events.get(name), freshness=meters.get(name)),
+                        replace(
+                            setup_for(dtype),
+                            events=events.get(name),
+                            freshness=meters.get(name),
+                            check_bounds=job.check_bounds,
+                        ),
                     ),
                     source.batches(),
                 )
                 for name, method in methods.items()
             }
-            run_rounds(list(contestants.values()), plan, progress.advance)
+            run_rounds(list(contestants.values()), plan, device, progress.advance)
             measured = [_method_report(contestants[name], methods[name].exactness) for name in job.methods]
             measured = [
                 replace(

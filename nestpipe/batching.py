@@ -8,7 +8,7 @@ sample, and everything else is handed on as it is.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from itertools import accumulate
 from typing import Any
@@ -107,6 +107,18 @@ def merge_outputs(outputs: Sequence[Any], sizes: Sequence[int], order: torch.Ten
     return _join(present, back)
 
 
+def sync_keys(batch: Any) -> None:
+    """Let every KeyedJaggedTensor inside a batch in host memory count the values of each key.
+
+    It and its copies remember; on a device, to look up a key would wait for the device.
+    """
+    if isinstance(batch, KeyedJaggedTensor):
+        batch.sync()
+        return
+    for part in _parts(batch):
+        sync_keys(part)
+
+
 def move_batch(batch: Any, device: torch.device) -> Any:
     """`batch` on `device`; a batch that cannot be moved is left where it is on a CPU."""
     if device.type == "cpu" and not hasattr(batch, "to"):
@@ -135,6 +147,14 @@ def _select_jagged(keys: KeyedJaggedTensor, samples: torch.Tensor) -> KeyedJagge
         segments, keys.lengths(), keys.values(), keys.weights_or_none(), None
     )
     return KeyedJaggedTensor(keys.keys(), values, weights, lengths, stride=samples.numel())
+
+
+def _parts(nest: Any) -> Iterable[Any]:
+    if is_dataclass(nest) and not isinstance(nest, type):
+        return [getattr(nest, field.name) for field in fields(nest)]
+    if isinstance(nest, dict):
+        return nest.values()
+    return nest if isinstance(nest, list | tuple) else ()
 
 
 def _rebuild(nest: Any, function: Callable[[Any], Any]) -> Any:

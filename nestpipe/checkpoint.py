@@ -73,7 +73,8 @@ class Checkpoint:
             (
                 any(name.startswith(_OPTIMIZER) for name in state),
                 int(state.get(_NUM_STEPS, torch.tensor(num_steps))),
-                {name: tensor for name, tensor in state.items() if name not in self._table_names()},
+                # Shared from the host: pickled on a device, they would come out on rank 0's everywhere.
+                {name: tensor.cpu() for name, tensor in state.items() if name not in self._table_names()},
             )
             if self._is_root
             else None
@@ -164,13 +165,17 @@ class Checkpoint:
         }
 
     def _load_dense_optimizer(self, dense: StateDict) -> None:
+        """By the optimizer's own `load_state_dict`, which knows on which device a value has to be."""
         names = self._dense_names()
-        for parameters in self._dense_optimizer.param_groups:
-            for parameter in parameters["params"]:
+        packed = self._dense_optimizer.state_dict()
+        groups = zip(self._dense_optimizer.param_groups, packed["param_groups"], strict=True)
+        for group, packed_group in groups:
+            for parameter, index in zip(group["params"], packed_group["params"], strict=True):
                 prefix = f"{_OPTIMIZER}{names[parameter]}."
                 values = {n.removeprefix(prefix): t for n, t in dense.items() if n.startswith(prefix)}
                 if values:
-                    self._dense_optimizer.state[parameter] = {k: v.clone() for k, v in values.items()}
+                    packed["state"][index] = {key: value.clone() for key, value in values.items()}
+        self._dense_optimizer.load_state_dict(packed)
 
     def _problem(self, state: StateDict) -> str:
         """What is wrong with a state that is to be loaded; empty if nothing."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
@@ -42,8 +41,6 @@ from nestpipe.transport import Kind, connect, default_group
 from nestpipe.updates import Updates
 from nestpipe.window import WindowChooser
 
-logger = logging.getLogger("nestpipe")
-
 DenseOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 Order = Callable[[KeyedJaggedTensor, Sequence[int]], torch.Tensor]
 
@@ -79,7 +76,8 @@ class NestPipe:
     `select(batch, samples)` a batch of the given samples; the default handles dataclasses, tuples and
     dicts of tensors and jagged tensors. `clustering` orders samples into micro-batches: "key-centric",
     None, or a function of the features and the micro-batches' sizes. A `tracer` records every op, and
-    `freshness` counts how stale the rows are that ops read.
+    `freshness` counts how stale the rows are that ops read. `check_bounds` looks at every index before
+    kernels follow it, and waits for the device to do so.
 
     Construction, `progress`, `evaluate`, `state_dict` and `load_state_dict` are collectives.
     """
@@ -105,6 +103,7 @@ class NestPipe:
         sync_every: int = 1,
         tracer: Tracer | None = None,
         freshness: FreshnessMeter | None = None,
+        check_bounds: bool = False,
         host_tier: HostTier | None = None,
     ) -> None:
         if isinstance(clustering, str) and clustering != "key-centric":
@@ -159,6 +158,7 @@ class NestPipe:
             ),
             device=self.device,
             streams=streams,
+            check_bounds=check_bounds,
             features=features,
             select=select,
             order=_key_centric(layout) if clustering == "key-centric" else clustering,
@@ -269,11 +269,7 @@ class NestPipe:
             return
         self._closed = True
         self._evaluator.close()
-        if self._executor.failure is None:
-            self._executor.drain()
-        busy = self._executor.close(timeout_s=1.0 if self._executor.failure else 10.0)
-        if busy:
-            logger.warning("rank %d: lanes still waiting for another worker: %s", self.rank, ", ".join(busy))
+        self._executor.close()
 
     def __enter__(self) -> NestPipe:
         return self

@@ -12,7 +12,8 @@ import torch.distributed as dist
 from torch import nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from nestpipe.batching import MicroBatch, Select, move_batch, split_batch
+from nestpipe.batching import MicroBatch, Select, move_batch, split_batch, sync_keys
+from nestpipe.bounds import check_routed
 from nestpipe.buffers import RowBuffer
 from nestpipe.embedding import Lookup, LookupContext, version_of
 from nestpipe.exchange import RowExchange
@@ -65,6 +66,7 @@ class Engine:
     order: Callable[[KeyedJaggedTensor, Sequence[int]], torch.Tensor] | None
     streams: Streams = field(default_factory=CpuStreams)
     states: dict[int, StepState] = field(default_factory=dict)
+    check_bounds: bool = False
     num_earlier_steps: int = 0
     """Steps that a loaded state had been trained before this pipeline's step 0."""
 
@@ -103,7 +105,7 @@ class Engine:
     def _make_ready_to_copy(self, state: StepState) -> None:
         """In pinned memory, and with what the host will ask of the keys, which it cannot read later."""
         for part in state.micro_batches:
-            part.features.sync()
+            sync_keys((part.features, part.batch))
             part.batch = self.streams.pinned(part.batch)
         if state.order is not None:
             state.order = self.streams.pinned(state.order)
@@ -142,6 +144,8 @@ class Engine:
         routed = self.router.route(keys, state.schedule.num_micro_batches, flag, before)
         state.alive = all(f is Flag.BATCH for f in routed.flags)
         if state.alive:
+            if self.check_bounds:
+                check_routed([table.space for table in self.tables], routed, before)
             state.routes, state.shared = routed.spaces, routed.shared
             return
         state.stream.stop()

@@ -2,7 +2,8 @@
 
 On an accelerator a handler only queues work and returns. Each lane queues on a stream of its own, and
 transfers under way finish on one more; the compute lane is the caller's thread and so uses the caller's
-current stream: the model, its autograd and the caller's own work need no further order. An op that waits
+current stream: the model, its autograd and the caller's own work need no further order. The current device
+is a thread's own and the first one to begin with, so every section sets the pipeline's. An op that waits
 for others makes its stream wait for their marks, which are events, while the host goes on. A CPU works
 while the host waits: there are no streams and no marks.
 """
@@ -94,6 +95,10 @@ _NOTHING: AbstractContextManager[None] = nullcontext()
 class Accelerator(Protocol):
     """Of a kind of device what `DeviceStreams` needs, in the terms of `torch.Stream` and `torch.Event`."""
 
+    def on_device(self) -> AbstractContextManager[None]:
+        """Entered to make the device this thread's current one."""
+        ...
+
     def new_stream(self) -> Any: ...
 
     def current_stream(self) -> Any: ...
@@ -108,6 +113,9 @@ class TorchAccelerator:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
+
+    def on_device(self) -> AbstractContextManager[None]:
+        return torch.accelerator.device_index(self._device.index)
 
     def new_stream(self) -> torch.Stream:
         return torch.Stream(self._device)
@@ -150,7 +158,7 @@ class DeviceStreams:
     @contextmanager
     def section(self, place: Place, after: Iterable[Mark | None]) -> Iterator[None]:
         own = self._streams.get(place)
-        with nullcontext() if own is None else own:
+        with self._accelerator.on_device(), nullcontext() if own is None else own:
             stream = self._accelerator.current_stream()
             for mark in after:
                 assert mark is None or isinstance(mark, DeviceMark)
@@ -195,13 +203,23 @@ class DeviceStreams:
 
 
 def streams_of(device: torch.device) -> Streams:
-    """The streams of a pipeline on `device`; ValueError for an accelerator that is not there."""
+    """The streams of a pipeline on `device`.
+
+    Raises ValueError for an accelerator that is not there, and for one that is not this thread's current
+    one: the caller's own work, and Triton's launches, would go to another.
+    """
     if device.type == "cpu":
         return CpuStreams()
     present = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     if present is None or present.type != device.type:
         found = "no accelerator" if present is None else f"an accelerator of type {present.type}"
         raise ValueError(f'device="{device}" is not there: torch {torch.__version__} sees {found}')
+    current = torch.accelerator.current_device_index()
+    if device.index is not None and device.index != current:
+        raise ValueError(
+            f'device="{device}" is not the current device, which is "{device.type}:{current}"; call '
+            f"torch.accelerator.set_device_index({device.index}) before building the pipeline"
+        )
     return DeviceStreams(TorchAccelerator(device))
 
 

@@ -197,12 +197,19 @@ def _new_group(parent: dist.ProcessGroup, ranks: list[int], kind: Kind) -> dist.
     )
 
 
-def _backend(parent: dist.ProcessGroup, device: torch.device) -> str | None:
-    """None, the parent's own, where it has one for the host and one for the device."""
+def _backend(parent: dist.ProcessGroup, device: torch.device) -> str:
+    """The parent's own where it has one for the host and one for the device, else torch's for each.
+
+    A parent of plain "gloo" has it for the device too, for want of another, and moves rows through the host.
+    Who wants that, as where workers share a device, says "cpu:gloo,cuda:gloo".
+    """
+    own = dist.get_backend(parent)
     present = {of.type for of in parent._device_types}
-    if {"cpu", device.type} <= present:
-        return None
-    return f"cpu:gloo,{device.type}:{dist.get_default_backend_for_device(device)}"
+    is_for_the_host = own == dist.Backend.GLOO and device.type != "cpu"
+    if {"cpu", device.type} <= present and not is_for_the_host:
+        return own
+    backends = {"cpu": dist.Backend.GLOO, device.type: dist.get_default_backend_for_device(device)}
+    return ",".join(f"{of}:{backend}" for of, backend in backends.items())
 
 
 def zero_sm_options() -> Any:

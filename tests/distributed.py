@@ -37,6 +37,10 @@ _CONTEXT = get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["torch", "torch.distributed", "torchrec"])
 
 
+# What gloo says to a worker whose peer has died.
+_LOST_PEER = ("Connection reset by peer", "Connection closed by peer")
+
+
 class WorkerError(RuntimeError):
     """A worker died, or raised something that cannot travel to the parent."""
 
@@ -149,13 +153,22 @@ def _collect(workers: list[_Worker], deadline: float, timeout_s: float) -> list[
         failures = [(rank, report) for rank, report in received if report.value is None]
         if failures:
             # Peers fail as a consequence, and later: the earliest report is the cause.
-            _raise(*min(failures, key=lambda failure: failure[1].sent_at))
+            first = min(failures, key=lambda failure: failure[1].sent_at)
+            _raise(*_cause(first, [worker for worker in busy.values() if worker.pipe not in ready]))
         for rank, report in received:
             assert report.value is not None
             values[rank] = pickle.loads(report.value)
     for worker in workers:
         worker.pipe.send_bytes(b"go")
     return [values[rank] for rank in range(len(workers))]
+
+
+def _cause(failure: tuple[int, _Report], others: list[_Worker]) -> tuple[int, _Report]:
+    """The failure itself, or the end of the worker that it was the loss of: that may be noticed later."""
+    if not any(text in failure[1].traceback for text in _LOST_PEER):
+        return failure
+    ended = connection.wait([worker.process.sentinel for worker in others], timeout=2.0)
+    return next((_receive(worker) for worker in others if worker.process.sentinel in ended), failure)
 
 
 def _receive(worker: _Worker) -> tuple[int, _Report]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -11,6 +11,8 @@ from torch import nn
 from torch.distributed import ProcessGroup
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from torchrec.streamable import Pipelineable
+
+from workloads.key_lengths import KeyLengths, lengths_by_key
 
 
 @dataclass(frozen=True)
@@ -44,17 +46,40 @@ class SequenceBatch(Pipelineable):
     seeds: torch.Tensor | None = None
     dense: torch.Tensor | None = None
 
+    def __post_init__(self) -> None:
+        # Not a field: what cuts a batch field by field would hand it on to other samples.
+        self._known: tuple[KeyedJaggedTensor, Mapping[str, KeyLengths]] | None = None
+
+    def lengths_of(self, key: str) -> KeyLengths | None:
+        """What the host knows of the lengths under `key`, without reading them; None where it knows nothing.
+
+        A pinned batch knows, and so do the copies that `to` makes of it, but no batch of other samples.
+        """
+        return self._lengths().get(key)
+
+    def _lengths(self) -> Mapping[str, KeyLengths]:
+        # A shallow copy with other samples put in remembers what was known of those before.
+        if self._known is None or self._known[0] is not self.sparse_features:
+            return {}
+        return self._known[1]
+
+    def _knowing(self, lengths: Mapping[str, KeyLengths]) -> SequenceBatch:
+        self._known = self.sparse_features, lengths
+        return self
+
     def _map(self, function: Callable[[Any], Any]) -> SequenceBatch:
         present = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
         return replace(self, **{name: function(value) for name, value in present.items()})
 
     def to(self, device: torch.device, non_blocking: bool = False) -> SequenceBatch:
         """A copy of the batch on `device`."""
-        return self._map(lambda value: value.to(device=device, non_blocking=non_blocking))
+        moved = self._map(lambda value: value.to(device=device, non_blocking=non_blocking))
+        return moved._knowing(self._lengths())
 
     def pin_memory(self) -> SequenceBatch:
-        """A copy of the batch in pinned host memory."""
-        return self._map(lambda value: value.pin_memory())
+        """A copy of the batch in pinned host memory, which knows its lengths from now on."""
+        pinned = self._map(lambda value: value.pin_memory())
+        return pinned._knowing(lengths_by_key(self.sparse_features))
 
     def record_stream(self, stream: Any) -> None:
         """Mark the batch's memory as used by `stream`."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.claims.experiments import Found, Place
+from harness.targets import check_file
 
 DOCUMENT = "fig6.json"
 WORKLOAD, MODEL = "movielens", "fuxi"
@@ -39,7 +40,7 @@ class Accuracy:
             settings=fig6.settings_of(parse_settings((f"model={MODEL}",), workload_keys(WORKLOAD))),
             timeout_s=300.0,
         )
-        self._folder.mkdir(parents=True, exist_ok=True)
+        check_file(self._folder / DOCUMENT)
         fig6.reproduce(
             fig6.Accuracy(job, NUM_WORKERS, fig6.QUICK_NUM_SEEDS), self._folder, with_figures=False
         )

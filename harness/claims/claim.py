@@ -30,7 +30,7 @@ class Cost:
     command: str
     """Shows the same figures, and more beside them; `{row}` stands for a claim's row."""
     seconds: float
-    """About, on two cores."""
+    """About, on two cores; emulated, with as many steps and workers as there are by default."""
     memory_mb: float
     """About, all processes together."""
 

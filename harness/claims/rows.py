@@ -40,7 +40,7 @@ class ClaimRow(Reproduction):
     seconds: float | None
     """What the experiment took, with all claims that were asked for; None where it ran elsewhere."""
     peak_memory_bytes: int | None
-    """Of the largest process up to then; None likewise."""
+    """Of the largest process up to then, what estimated the run among them; None likewise."""
 
 
 def new_header() -> Reproduction:
@@ -121,16 +121,25 @@ def read(folder: Path) -> list[ClaimRow]:
     return [ClaimRow(**entry) for entry in read_rows(path, ClaimRow)]
 
 
-def latest(folders: Sequence[Path]) -> dict[tuple[str, str], ClaimRow]:
-    """The newest row of each claim and kind of evidence in any of the folders."""
+def latest(folders: Sequence[Path], *, are_named: bool = False) -> dict[tuple[str, str], ClaimRow]:
+    """The newest row of each claim and kind of evidence in any of the folders.
+
+    ValueError as `read`, and for a folder without a row where the user has named them.
+    """
     found: dict[tuple[str, str], ClaimRow] = {}
-    for row in _all(folders):
+    for row in _all(folders, are_named):
         key = row.claim, row.evidence
         if key not in found or row.time >= found[key].time:
             found[key] = row
     return found
 
 
-def _all(folders: Sequence[Path]) -> Iterator[ClaimRow]:
+def _all(folders: Sequence[Path], are_named: bool) -> Iterator[ClaimRow]:
     for folder in folders:
-        yield from read(folder)
+        rows = read(folder)
+        if are_named and not rows:
+            raise ValueError(
+                f"{folder}: no verdicts, which would be in its {ROWS_FILE}; name the --out folder of a "
+                "`nestpipe claims run`"
+            )
+        yield from rows

@@ -5,15 +5,15 @@ from __future__ import annotations
 import resource
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import click
 
 from harness.claims.claim import EVIDENCE, Catalogue, Wanted
-from harness.claims.experiments import OTHERS, Experiments, Options
-from harness.claims.reproduced import item_of, narrowed
+from harness.claims.experiments import Experiments, Options
 from harness.claims.rows import ClaimRow, make_row, new_header, save
+from harness.durations import duration
 from harness.errors import user_errors
 
 
@@ -33,31 +33,9 @@ def grouped(wanted: Sequence[Wanted]) -> list[list[Wanted]]:
     return list(groups.values())
 
 
-def estimate(catalogue: Catalogue, wanted: Sequence[Wanted]) -> Iterator[str]:
-    """About how long and how much memory: a line an experiment, and one for all of them."""
-    seconds, memory_mb = 0.0, 0.0
-    for group in grouped(wanted):
-        cost = catalogue.cost(group[0])
-        seconds += cost.seconds * _share(group)
-        memory_mb = max(memory_mb, cost.memory_mb)
-        count = f"{len(group)} claim{'s' if len(group) > 1 else ''}"
-        yield f"{group[0].claim.experiment} ({group[0].evidence}): {count}, like `{cost.command}`"
-    yield f"estimate: at most about {duration(seconds)} and {memory_mb:.0f} MB on two idle cores"
-
-
-def _share(group: Sequence[Wanted]) -> float:
-    """The part of an experiment's runs that these claims need."""
-    name = group[0].claim.experiment
-    if name in OTHERS:
-        return 1.0
-    whole = item_of(name)
-    own = narrowed(whole, [(each.claim.row, each.claim.column) for each in group])
-    return len(own.runs) / len(whole.runs)
-
-
-def duration(seconds: float) -> str:
-    """Seconds, or minutes where there are many."""
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+def name_of(group: Sequence[Wanted]) -> str:
+    """What the user reads of such claims: their experiment and kind of evidence."""
+    return f"{group[0].claim.experiment} ({group[0].evidence})"
 
 
 def run(catalogue: Catalogue, wanted: Sequence[Wanted], options: Options) -> Outcome:
@@ -66,7 +44,7 @@ def run(catalogue: Catalogue, wanted: Sequence[Wanted], options: Options) -> Out
     experiments = Experiments(options)
     outcome = Outcome()
     for group in grouped(wanted):
-        name = f"{group[0].claim.experiment} ({group[0].evidence})"
+        name = name_of(group)
         start = time.perf_counter()
         try:
             with user_errors():

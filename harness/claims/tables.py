@@ -10,7 +10,7 @@ from rich.table import Table
 from harness.claims.claim import Catalogue, Cost, Wanted
 from harness.claims.report import COLUMNS, NOTHING, Line, numbered, summary
 from harness.claims.rules import RULES
-from harness.claims.run import duration
+from harness.durations import duration
 from harness.paper import MARKS
 from harness.tables import console_for
 

@@ -17,30 +17,16 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from baselines import registry
-from harness.schedule_file import BUILT_IN
+from harness.claims.stages import Arguments, Stage
 from harness.tables import console_for
-from workloads.fetch import ml_100k_path
 
 PASSED, FAILED = "passed", "FAILED"
-NUM_WORKERS = 2
 TIMEOUT_S = 300.0
 """For one command: more than any takes on a machine that is worth measuring on."""
 GRACE_S = 15.0
 """For a command to end its workers."""
 NUM_TAIL_LINES = 15
 _PROGRAM = "from harness.cli import main; main(prog_name='nestpipe')"
-
-Arguments = tuple[str, ...]
-"""Of one `nestpipe` command."""
-
-
-@dataclass(frozen=True)
-class Stage:
-    """One part of the suite."""
-
-    name: str
-    commands: tuple[Arguments, ...]
 
 
 @dataclass(frozen=True)
@@ -71,32 +57,6 @@ class Result:
         }
 
 
-def stages(folder: Path, cache_dir: Path, known: Sequence[str]) -> list[Stage]:
-    """The tour; `known` are the commands there are, and what `folder` gets is told by them."""
-    workers = ("--workers", str(NUM_WORKERS))
-    kept = ("--out", str(folder / "claims"))
-    first = (("doctor",),) if "doctor" in known else (("--version",), ("list",))
-    run = ("run", *registry.names(), *workers, "--steps", "6", "--warmup", "2", "--set", "preset=tiny")
-    cell = ("claims", "run", "step-nestpipe-1536", "--evidence", "emulated", "--steps", "2", *workers)
-    return [
-        Stage("versions", first),
-        Stage("proofs", tuple(("verify", name) for name in BUILT_IN)),
-        Stage("simulator", (("simulate", "all"),)),
-        Stage("methods", ((*run, "--check", "exact", "--out", str(folder / "runs")),)),
-        Stage("emulated cell", ((*cell, *kept),)),
-        Stage(
-            "claims", (("claims", "run", *kept), ("claims", "report", "--results", str(folder / "claims")))
-        ),
-        Stage("training", (_training(cache_dir, workers, folder / "train"),)),
-    ]
-
-
-def _training(cache_dir: Path, workers: Arguments, folder: Path) -> Arguments:
-    at_hand = ml_100k_path(cache_dir).is_file()
-    data = ("--workload", "movielens") if at_hand else ("--workload", "synthetic", "--set", "preset=tiny")
-    return ("train", "nestpipe", *data, "--epochs", "1", *workers, "--out", str(folder))
-
-
 def typed(command: Arguments) -> str:
     """The command as a user would type it."""
     return shlex.join(("nestpipe", *command))
@@ -109,6 +69,8 @@ def walk(tour: Sequence[Stage], folder: Path) -> Iterator[Result]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     for stage in tour:
+        for path, text in stage.files.items():
+            path.write_text(text, encoding="utf-8")
         yield _run(stage, folder / f"{stage.name.replace(' ', '-')}.log")
 
 

@@ -33,6 +33,8 @@ class ConformanceJob:
     cache_dir: Path
     settings: Settings = field(default_factory=Settings)
     timeout_s: float = 60.0
+    is_one_machine: bool = True
+    """Whether all workers share one, as the counting of collectives needs."""
     find_method: Callable[[str], Method] = get_method
     make_workload: Callable[[str, Mapping[str, str], int, int, Path], Workload] = create_workload
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -14,6 +15,7 @@ import torch.distributed as dist
 from torch import nn
 
 from baselines.interface import Method, Runner, Setup, StepTimes
+from harness.emulation.fabric import Fabric
 from nestpipe.freshness import FreshnessMeter
 from workloads.interface import Workload
 
@@ -22,6 +24,10 @@ NUM_SECOND_STEPS = 6
 """Of the second iterator, besides what the method needs before its steps are comparable."""
 NUM_UNEVEN_STEPS = 3
 NUM_HELD_OUT = 2
+
+
+Collective = tuple[str, str]
+"""Kind of a collective, and whether it moves floats or integers."""
 
 
 class Violation(Exception):  # noqa: N818 - not an error of the program, but of what it examines
@@ -34,12 +40,14 @@ class Skip(Exception):  # noqa: N818
 
 @dataclass(frozen=True)
 class Phase:
-    """A stretch of training: its steps, their times and the wall time from first call to last return."""
+    """A stretch of training: its steps, their times, the wall time from first call to last return, and what
+    this worker has issued in it."""
 
     losses: list[float]
     outputs: list[Any]
     times: list[StepTimes]
     wall_ms: float
+    num_collectives: Counter[Collective]
 
 
 @dataclass
@@ -55,6 +63,8 @@ class Subject:
     num_workers: int
     group: dist.ProcessGroup
     """Of all workers, for the examination alone."""
+    fabric: Fabric | None
+    """The backend of all other groups, which counts their collectives; None: of another backend."""
     runner: Runner = field(init=False)
     setup: Setup = field(init=False)
     first_iterator: Iterator[Any] = field(init=False)
@@ -74,7 +84,9 @@ class Subject:
 
     def build(self) -> None:
         """A collective: the runner, from weights of its own."""
-        self.setup = replace(self.setup_for("float32"), freshness=self.meter)
+        setup = self.setup_for("float32")
+        # An engine on a device would refuse a meter.
+        self.setup = replace(setup, freshness=self.meter) if setup.device.type == "cpu" else setup
         self.runner = self.method.build(self.setup)
 
     def batches(self, start: int, count: int) -> list[Any]:
@@ -88,6 +100,7 @@ class Subject:
     def train(self, batches: Iterator[Any], num_steps: int) -> Phase:
         """A collective: `num_steps` steps, kept in `phases`; Violation where they end before."""
         losses, outputs = [], []
+        self.settle()
         began = perf_counter()
         for step in range(num_steps):
             try:
@@ -98,9 +111,18 @@ class Subject:
             outputs.append(output)
         wall_ms = 1e3 * (perf_counter() - began)
         self.runner.drain()
-        phase = Phase([float(loss) for loss in losses], outputs, self.runner.step_times(), wall_ms)
+        times, values = self.runner.step_times(), [float(loss) for loss in losses]
+        phase = Phase(values, outputs, times, wall_ms, self.settle())
         self.phases.append(phase)
         return phase
+
+    def settle(self) -> Counter[Collective]:
+        """The collectives since the last call, all of them through, and no thread of the fabric left."""
+        if self.fabric is None:
+            return Counter()
+        self.fabric.close()
+        log = self.fabric.take_log()
+        return Counter((record.kind, "floats" if record.is_float else "integers") for record in log)
 
     def has_stopped(self, batches: Iterator[Any]) -> bool:
         """A collective: whether `progress` raises StopIteration."""

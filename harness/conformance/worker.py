@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from harness.conformance import promises, reading, training
+from harness.conformance.collectives import check_collectives
 from harness.conformance.job import (
     FAILED,
     NOT_REACHED,
@@ -22,6 +23,7 @@ from harness.conformance.job import (
     Finding,
 )
 from harness.conformance.subject import Skip, Subject, Violation
+from harness.emulation.fabric import BACKEND, Fabric, register
 from harness.process import process_group, run_recorded
 from harness.setup import autocast, make_setup
 from workloads.interface import Workload
@@ -40,6 +42,7 @@ _CHECKS: dict[str, Check] = {
     "goes on": training.check_continues,
     "step times": training.check_step_times,
     "uneven ends": training.check_uneven_ends,
+    "collectives": check_collectives,
     "exactness": promises.check_exactness,
     "freshness": promises.check_freshness,
 }
@@ -57,18 +60,27 @@ def _run(job: ConformanceJob) -> tuple[Examined, ...]:
     # That a worker stops where another has no batch is what an examination is after.
     logging.getLogger("nestpipe").setLevel(logging.ERROR)
     settings = job.settings.training
-    with process_group(settings, job.timeout_s) as device:
+    # It runs every collective on gloo, at no cost, and keeps a log.
+    fabric = register() if settings.device == "cpu" and job.is_one_machine else None
+    with process_group(settings, job.timeout_s, BACKEND if fabric else None) as device:
         group = dist.new_group(backend="gloo")
         assert group is not None
         workload = job.open_workload(dist.get_world_size())
         with autocast(settings, device):
-            examined = tuple(_examine(job, name, workload, device, group) for name in job.methods)
+            examined = tuple(_examine(job, name, workload, device, group, fabric) for name in job.methods)
         dist.barrier()
+        if fabric is not None:
+            fabric.close()
     return examined
 
 
 def _examine(
-    job: ConformanceJob, name: str, workload: Workload, device: torch.device, group: dist.ProcessGroup
+    job: ConformanceJob,
+    name: str,
+    workload: Workload,
+    device: torch.device,
+    group: dist.ProcessGroup,
+    fabric: Fabric | None,
 ) -> Examined:
     method = job.find_method(name)
     before = promises.Surroundings.now()
@@ -80,6 +92,7 @@ def _examine(
         rank=dist.get_rank(),
         num_workers=dist.get_world_size(),
         group=group,
+        fabric=fabric,
     )
     checks: dict[str, Check] = {**_CHECKS, LEFTOVERS: partial(promises.check_leftovers, before=before)}
     findings = tuple(_findings(subject, checks))

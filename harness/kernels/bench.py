@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -12,13 +12,15 @@ from typing import Literal
 
 import torch
 
-from harness.kernels.cases import Size, build_case
+from harness.kernels.cases import LEAST_BYTES, Size, build_case
 from nestpipe.kernels.dispatch import why_not
 
 BenchImpl = Literal["reference", "triton", "fbgemm"]
 NUM_WARM_UP_CALLS = 3
-COPY_BYTES = 1 << 29
+COPY_BYTES = LEAST_BYTES
 COPY_BYTES_CPU = 1 << 26
+_CHUNK = 1 << 24
+"""Elements that are compared at once."""
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 """Of the largest difference between two implementations, relative to the largest value."""
 
@@ -58,11 +60,11 @@ class KernelTiming:
         return self.gb_s / self.copy_gb_s
 
 
-def measure(ops: Sequence[str], size: Size, device: torch.device, num_calls: int) -> Iterator[KernelTiming]:
-    """Every op by the plain version, by Triton where it runs on `device`, and by FBGEMM where it has it."""
+def measure(ops: Iterable[tuple[str, Size]], device: torch.device, num_calls: int) -> Iterator[KernelTiming]:
+    """Each op at its size by the plain version, Triton where it runs on `device`, FBGEMM where it has it."""
     with _one_thread():
         copy_gb_s = copy_bandwidth_gb_s(device, num_calls)
-        for op in ops:
+        for op, size in ops:
             yield from _measure_op(op, size, device, num_calls, copy_gb_s)
 
 
@@ -73,13 +75,11 @@ def _measure_op(
     plain_ms = 0.0
     impls: list[BenchImpl] = ["reference"] if why_not(device) else ["reference", "triton"]
     for impl in (*impls, "fbgemm"):
-        case = build_case(op, size, device)  # anew: some ops change their inputs
-        call = case.fbgemm if impl == "fbgemm" else partial(case.call, impl)
-        if call is None:
+        measured = _measure_impl(op, impl, size, device, num_calls)
+        if measured is None:
             continue
-        found = call().detach().clone()
+        found, times_ms, num_bytes = measured
         is_correct = expected is None or _agree(found, expected)
-        times_ms = time_ms(call, device, num_calls)
         if expected is None:
             expected, plain_ms = found, median(times_ms)
         yield KernelTiming(
@@ -90,12 +90,27 @@ def _measure_op(
             num_rows=size.num_rows,
             num_ids=size.num_ids,
             dim=size.dim,
-            num_bytes=case.num_bytes,
+            num_bytes=num_bytes,
             times_ms=times_ms,
             copy_gb_s=copy_gb_s,
             is_correct=is_correct,
             speedup=plain_ms / median(times_ms) if is_correct else None,
         )
+
+
+def _measure_impl(
+    op: str, impl: BenchImpl, size: Size, device: torch.device, num_calls: int
+) -> tuple[torch.Tensor, tuple[float, ...], int] | None:
+    """Result, times and bytes of a call; None where the implementation has no such op.
+
+    The case is built anew, as some ops change their inputs, and its memory is free again afterwards.
+    """
+    case = build_case(op, size, device)
+    call = case.fbgemm if impl == "fbgemm" else partial(case.call, impl)
+    if call is None:
+        return None
+    found = call().detach().clone()
+    return found, time_ms(call, device, num_calls), case.num_bytes
 
 
 def copy_bandwidth_gb_s(device: torch.device, num_calls: int) -> float:
@@ -147,7 +162,12 @@ def _one_thread() -> Iterator[None]:
 def _agree(found: torch.Tensor, expected: torch.Tensor) -> bool:
     if found.shape != expected.shape:
         return False
-    largest = float(expected.abs().max()) if expected.numel() else 0.0
-    difference = float((found.double() - expected.double()).abs().max()) if expected.numel() else 0.0
+    if not expected.numel():
+        return True
+    pairs = list(zip(found.flatten().split(_CHUNK), expected.flatten().split(_CHUNK), strict=True))
+    # By torch, whose maximum of anything with a NaN is NaN.
+    largest = float(torch.stack([other.abs().max() for _, other in pairs]).max())
+    differences = [(part.double() - other.double()).abs().max() for part, other in pairs]
+    difference = float(torch.stack(differences).max())
     allowed = TOLERANCE.get(expected.dtype, 0.0)  # keys are exact
     return difference <= allowed * largest

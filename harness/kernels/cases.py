@@ -18,9 +18,13 @@ from nestpipe.kernels.hstu_attention import hstu_attention
 from nestpipe.kernels.padding import Padding
 from nestpipe.kernels.pool import pool_rows
 from nestpipe.kernels.row_update import row_wise_adagrad
-from nestpipe.kernels.scatter_add import scatter_add_rows
+from nestpipe.kernels.scatter_add import scatter_add_rows, sort_positions
 from nestpipe.optim import state_dtype
 
+LEAST_BYTES = 1 << 30
+"""That a call of an op which memory bounds moves on an accelerator: far more than caches hold."""
+_CPU_ROWS, _CPU_IDS = 50_000, 20_000
+"""A few seconds in all."""
 NUM_OWNERS = 8
 NUM_HEADS = 4
 TOKENS_A_SAMPLE = 100
@@ -70,28 +74,51 @@ def load_fbgemm() -> bool:
     return True
 
 
+def size_for(
+    op: str,
+    device: torch.device,
+    dim: int,
+    dtype: torch.dtype,
+    num_rows: int | None = None,
+    num_ids: int | None = None,
+) -> Size:
+    """The size at which the op is measured on `device`, in what is not given."""
+    if device.type == "cpu":
+        return Size(num_rows or _CPU_ROWS, num_ids or _CPU_IDS, dim, dtype)
+    # Ops on keys read and write each, all others move the row of each id at least once.
+    id_bytes = 16 if op in _KEY_OPS else dim * dtype.itemsize
+    usual_ids = -(-LEAST_BYTES // id_bytes)
+    return Size(num_rows or 2 * usual_ids, num_ids or usual_ids, dim, dtype)
+
+
 def build_case(op: str, size: Size, device: torch.device) -> Case:
     """The case of the op's name, one of `OPS`, with inputs on `device`."""
     return _BUILDERS[op](size, _Source(size, device))
 
 
 class _Source:
-    """Random inputs, the same for a size on every device."""
+    """Random inputs, drawn on the device and the same whenever they are drawn anew."""
 
     def __init__(self, size: Size, device: torch.device) -> None:
         self._size = size
         self.device = device
-        self._generator = torch.Generator().manual_seed(0)
+        self._generator = torch.Generator(device).manual_seed(0)
 
     def rows(self, num_rows: int, dim: int | None = None) -> torch.Tensor:
         shape = (num_rows, self._size.dim if dim is None else dim)
-        return torch.randn(shape, generator=self._generator).to(self.device, self._size.dtype)
+        return torch.randn(shape, generator=self._generator, device=self.device).to(self._size.dtype)
+
+    def host_rows(self, num_rows: int) -> torch.Tensor:
+        """In host memory, pinned where an accelerator is to reach it."""
+        rows = self.rows(num_rows).cpu()
+        return rows if self.device.type == "cpu" else rows.pin_memory()
 
     def ids(self, num_ids: int, below: int) -> torch.Tensor:
-        return torch.randint(below, (num_ids,), generator=self._generator).to(self.device)
+        return torch.randint(below, (num_ids,), generator=self._generator, device=self.device)
 
     def unique_ids(self, num_ids: int, below: int) -> torch.Tensor:
-        return torch.randperm(below, generator=self._generator)[:num_ids].sort().values.to(self.device)
+        drawn = torch.randperm(below, generator=self._generator, device=self.device)[:num_ids]
+        return drawn.sort().values
 
 
 def _gather(size: Size, source: _Source) -> Case:
@@ -108,9 +135,7 @@ def _gather(size: Size, source: _Source) -> Case:
 
 def _gather_pinned(size: Size, source: _Source) -> Case:
     """A table in host memory, which the kernel of an accelerator reads in place."""
-    table, rows = source.rows(size.num_rows).cpu(), source.ids(size.num_ids, size.num_rows)
-    if source.device.type != "cpu":
-        table = table.pin_memory()
+    table, rows = source.host_rows(size.num_rows), source.ids(size.num_ids, size.num_rows)
     out = torch.empty(size.num_ids, size.dim, dtype=size.dtype, device=source.device)
     num_bytes = size.num_ids * (8 + 2 * size.row_bytes)
     return Case("gather_pinned", num_bytes, lambda impl: gather_rows(table, rows, out, impl=impl))
@@ -129,12 +154,16 @@ def _copy_rows(size: Size, source: _Source) -> Case:
 
 
 def _scatter_add(size: Size, source: _Source) -> Case:
+    """The additions alone: `out` is zero before the first call, and positions are sorted ahead."""
     positions = source.ids(size.num_ids, size.num_unique)
     gradients = source.rows(size.num_ids)
     out = torch.zeros(size.num_unique, size.dim, dtype=size.dtype, device=source.device)
+    ahead = sort_positions(positions, size.num_unique)
     num_bytes = 8 * size.num_ids + (size.num_ids + 2 * size.num_unique) * size.row_bytes
     return Case(
-        "scatter_add", num_bytes, lambda impl: scatter_add_rows(out.zero_(), positions, gradients, impl=impl)
+        "scatter_add",
+        num_bytes,
+        lambda impl: scatter_add_rows(out, positions, gradients, sorted_positions=ahead, impl=impl),
     )
 
 
@@ -162,11 +191,11 @@ def _owner_major(size: Size, source: _Source) -> Case:
 
 def _bucketize(size: Size, source: _Source) -> Case:
     rows_per_rank = -(-size.num_rows // NUM_OWNERS)
-    keys = source.ids(size.num_ids, NUM_OWNERS * rows_per_rank).unique()
-    num_bytes = 16 * keys.numel() + 8 * NUM_OWNERS
+    num = min(size.num_ids, size.num_rows)
+    keys = source.unique_ids(num, size.num_rows)
     return Case(
         "bucketize_keys",
-        num_bytes,
+        16 * num + 8 * NUM_OWNERS,
         lambda impl: bucketize_keys([keys], NUM_OWNERS, [rows_per_rank], impl=impl).keys,
     )
 
@@ -229,3 +258,4 @@ _BUILDERS: dict[str, Callable[[Size, _Source], Case]] = {
     "hstu_attention": _attention,
 }
 OPS = tuple(_BUILDERS)
+_KEY_OPS = ("owner_major_keys", "bucketize_keys")

@@ -14,6 +14,7 @@ from harness.regress.reference import Counter
 
 if TYPE_CHECKING:
     from baselines.interface import Method
+    from harness.job import Job
     from harness.regress.count_worker import MethodCounts
 
 KERNELS = Path(__file__).resolve().parents[2] / "results" / "reference" / "kernels-aot.json"
@@ -44,13 +45,27 @@ def counted(
 
     Bytes and rows are summed over the workers; collectives and ops are one worker's, where all agree.
     """
-    from harness.catalog import get_method
-    from harness.job import Job
     from harness.launch import launch_function
     from harness.regress.count_worker import run_counting
 
+    job = counting_job(counting, cache_dir, timeout_s, find_method)
+    reports = launch_function(run_counting, job, counting.num_workers)
+    for workers in zip(*reports, strict=True):
+        yield from _of_method(workers, counting.num_steps)
+
+
+def counting_job(
+    counting: Counting,
+    cache_dir: Path,
+    timeout_s: float,
+    find_method: Callable[[str], Method] | None = None,
+) -> Job:
+    """What the workers of the counting run are told."""
+    from harness.catalog import get_method
+    from harness.job import Job
+
     settings, _ = settings_of(counting)
-    job = Job(
+    return Job(
         methods=counting.methods,
         workload=counting.workload,
         num_steps=counting.num_steps,
@@ -61,9 +76,6 @@ def counted(
         timeout_s=timeout_s,
         find_method=find_method or get_method,
     )
-    reports = launch_function(run_counting, job, counting.num_workers)
-    for workers in zip(*reports, strict=True):
-        yield from _of_method(workers, counting.num_steps)
 
 
 def _of_method(workers: Sequence[MethodCounts], num_steps: int) -> Iterator[Counter]:

@@ -58,6 +58,15 @@ def record(
     return reference
 
 
+def most_launches(reference: Reference, conditions: Conditions) -> int:
+    """Timed launches of a comparison at the most."""
+    if not conditions.times:
+        return 0
+    if reference.times is None or difference_of(reference.times, times_here(())):
+        return 1  # nothing can be compared, so one is enough to show the ratios
+    return conditions.num_launches or MAX_LAUNCHES
+
+
 def is_enough(reference: Times | None, now: Times) -> bool:
     """Whether no step needs another launch to be told, and no shift another one to be believed."""
     num_launches = len(now.launches)
@@ -78,12 +87,9 @@ def _counters(experiment: Experiment, conditions: Conditions) -> list[Counter]:
 
 def _times_until_decided(reference: Reference, conditions: Conditions) -> Times:
     """Launches until the rank test has its answer: each look may err, so there are few of them."""
-    limit = conditions.num_launches or MAX_LAUNCHES
     before = reference.times
-    if before is None or difference_of(before, times_here(())):
-        limit = 1  # nothing can be compared, so one is enough to show the ratios
     launches: list[TimedLaunch] = []
-    for launch in _launches(reference.experiment, limit, conditions):
+    for launch in _launches(reference.experiment, most_launches(reference, conditions), conditions):
         launches.append(launch)
         if is_enough(before, times_here(launches)):
             break

@@ -137,7 +137,7 @@ def load(path: Path) -> Reference:
         )
     try:
         return _parse(entry)
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         what = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         raise ValueError(
             f"{path}: {what}; restore the file, or record it anew with --update --force"
@@ -147,11 +147,38 @@ def load(path: Path) -> Reference:
 def _parse(entry: Mapping[str, Any]) -> Reference:
     times = entry["times"]
     if times is not None:
-        launches = tuple(TimedLaunch(**launch) for launch in times["launches"])
-        times = Times(times["machine"], times["versions"], launches)
+        launches = tuple(_launch(launch) for launch in times["launches"])
+        times = Times(dict(times["machine"]), dict(times["versions"]), launches)
+    history = tuple(Update(**update) for update in entry["history"])
+    if not history:
+        raise ValueError("the history is empty, so that nothing says where the reference comes from")
     return Reference(
         experiment=from_json(entry["experiment"]),
-        counters=tuple(Counter(**counter) for counter in entry["counters"]),
+        counters=tuple(_counter(counter) for counter in entry["counters"]),
         times=times,
-        history=tuple(Update(**update) for update in entry["history"]),
+        history=history,
     )
+
+
+def _counter(entry: Mapping[str, Any]) -> Counter:
+    counter = Counter(**entry)
+    _require_numbers(f"counter {counter.name!r}", [counter.value, counter.tolerance])
+    return counter
+
+
+def _launch(entry: Mapping[str, Any]) -> TimedLaunch:
+    launch = TimedLaunch(**entry)
+    values = [launch.base_ms]
+    for rounds in launch.steps.values():
+        values += rounds
+    for by_op in launch.ops.values():
+        for rounds in by_op.values():
+            values += rounds
+    _require_numbers("a timed launch", values)
+    return launch
+
+
+def _require_numbers(what: str, values: Sequence[Any]) -> None:
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ValueError(f"{what} has {value!r} where a number belongs")

@@ -84,7 +84,7 @@ def _measure(timed: TimedJob, device: torch.device, fabric: Fabric | None) -> li
         setup = replace(setup_for(), events=events[name])
         runner = method.build(setup) if cluster is None else cluster.build(method, setup)
         contestants.append(Contestant(name, runner, source.batches()))
-    run_rounds(contestants, plan, lambda num_steps: None)
+    run_rounds(contestants, plan, device, lambda num_steps: None)
     times = [_times(contestant, events[contestant.name], plan) for contestant in contestants]
     while contestants:
         contestants.pop().runner.close()

@@ -13,6 +13,7 @@ from harness.regress.reference import TimedLaunch
 
 if TYPE_CHECKING:
     from baselines.interface import Method
+    from harness.job import Job
     from harness.regress.time_worker import MethodTimes
 
 
@@ -24,13 +25,26 @@ def measure(
     find_method: Callable[[str], Method] | None = None,
 ) -> Iterator[TimedLaunch]:
     """One launch after the other, in new processes each; LaunchError where a worker fails."""
-    from harness.catalog import get_method
-    from harness.job import Job
     from harness.launch import launch_function
     from harness.regress.time_worker import TimedJob, run_timing
 
+    job = timing_job(timing, cache_dir, timeout_s, find_method)
+    for _ in range(num_launches):
+        yield as_ratios(launch_function(run_timing, TimedJob(job, timing.num_rounds), timing.num_workers))
+
+
+def timing_job(
+    timing: Timing,
+    cache_dir: Path,
+    timeout_s: float,
+    find_method: Callable[[str], Method] | None = None,
+) -> Job:
+    """What the workers of a timed launch are told, but for the number of rounds."""
+    from harness.catalog import get_method
+    from harness.job import Job
+
     settings, profile = settings_of(timing)
-    job = Job(
+    return Job(
         methods=(timing.base, *timing.methods),
         workload=timing.workload,
         num_steps=timing.steps_a_round,
@@ -42,8 +56,6 @@ def measure(
         timeout_s=timeout_s,
         find_method=find_method or get_method,
     )
-    for _ in range(num_launches):
-        yield as_ratios(launch_function(run_timing, TimedJob(job, timing.num_rounds), timing.num_workers))
 
 
 def as_ratios(reports: Sequence[Sequence[MethodTimes]]) -> TimedLaunch:

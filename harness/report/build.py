@@ -75,20 +75,6 @@ def _summary(folders: Sequence[Path], results: Results) -> str:
     return f"{number} run{'s' if number > 1 else ''} in {where}, {span}"
 
 
-def check_target(path: Path, *, force: bool) -> None:
-    """Refuse a file that is there already or cannot be written, before anything is read or drawn."""
-    if path.is_dir():
-        raise ValueError(f"{path} is a folder: name a file in it")
-    if path.exists() and not force:
-        raise ValueError(f"{path} exists; --force overwrites it, or name another file")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path.parent):
-            pass
-    except OSError as error:
-        raise ValueError(f"cannot write into {path.parent} ({error.strerror}); name another folder") from None
-
-
 def write(path: Path, text: str) -> None:
     """Write the file whole or not at all."""
     with tempfile.NamedTemporaryFile(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pandas as pd
 
 from harness.report import figures
-from harness.report.page import Block, Figure, Section, Table, slug
+from harness.report.page import Block, Figure, Section, Table, slug, told_apart
 from harness.report.sources import Results
 from harness.report.svg import svg_of
 from harness.summary import FAILED
@@ -31,7 +31,12 @@ _COLUMNS = (
 
 def section(results: Results) -> Section | None:
     """Every ladder below the folders; None where there are none."""
-    blocks = [block for path in results.ladders for block in _blocks(path)]
+    labels = told_apart(path.parent for path in results.ladders)
+    blocks = [
+        block
+        for number, path in enumerate(results.ladders, start=1)
+        for block in _blocks(path, number, labels[path.parent])
+    ]
     if not blocks:
         return None
     intro = (
@@ -58,14 +63,17 @@ def read_ladder(path: Path) -> Mapping[str, Any]:
     return document
 
 
-def _blocks(path: Path) -> Iterator[Block]:
+def _blocks(path: Path, number: int, folder: str) -> Iterator[Block]:
     document = read_ladder(path)
     try:
         rungs: Sequence[Mapping[str, Any]] = document["rungs"]
         commit = (document["provenance"] or {}).get("commit", "")[:7] or "unknown"
-        label = f"{document['name']} ({document['evidence']}, {commit})"
+        name = document["name"]
+        # The folder of a sweep has its name, unless somebody has moved it.
+        where = folder if PurePosixPath(folder).name == name else f"{name} in {folder}"
+        label = f"{where} ({document['evidence']}, {commit})"
         yield _table(rungs, label)
-        yield from _figures(rungs, label, slug("ladder", path.parent.name, document["name"]))
+        yield from _figures(rungs, label, slug("ladder", number))
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path}: not a ladder of `nestpipe sweep` ({error}); remove it to go on") from None
 

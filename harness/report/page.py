@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from harness.simulation.gantt import Chart
 
@@ -101,6 +102,24 @@ def slug(*parts: object) -> str:
     """A name for an element from words and numbers: lower-case letters, digits and single dashes."""
     text = "-".join(str(part) for part in parts).lower()
     return "-".join(filter(None, "".join(c if c.isascii() and c.isalnum() else "-" for c in text).split("-")))
+
+
+def told_apart(paths: Iterable[Path]) -> dict[Path, str]:
+    """Each path by its name, with as many folders before it as tell it from all others."""
+    parts = {path: path.absolute().parts for path in paths}
+    num_alike: dict[tuple[str, ...], int] = {}
+    for own in parts.values():
+        for ending in _endings(own):
+            num_alike[ending] = num_alike.get(ending, 0) + 1
+    return {
+        path: Path(*next(each for each in _endings(own) if num_alike[each] == 1)).as_posix()
+        for path, own in parts.items()
+    }
+
+
+def _endings(parts: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """The shortest first."""
+    return (parts[start:] for start in reversed(range(len(parts))))
 
 
 def unique(names: Sequence[str]) -> bool:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ from harness.report.lines import objects, read_rows
 from harness.reproduce.rows import ROWS_FILE as REPRODUCE_FILE
 from harness.reproduce.rows import ReproducedRow
 from harness.results import RESULTS_FILE, Row
+from harness.sweep.journal import CELLS_FILE
 from harness.sweep.ladder import LADDER_FILE
 from harness.training.rows import ROWS_FILE as TRAIN_FILE
 from harness.training.rows import TrainingRow
@@ -101,7 +105,12 @@ _FILES: Mapping[str, tuple[str, type, tuple[str, ...]]] = {
     TRAIN_FILE: (TRAIN, TrainingRow, ("seed", "method", "workers", "epoch", "metric")),
 }
 """By name of the file: what wrote it, its rows, and what tells the rows of one invocation apart."""
+_NO_TRACES = {*_FILES, CLAIMS_FILE, CELLS_FILE}
+_STEPS_FILE = re.compile(r"steps-\d{8}T\d{6}Z-[0-9a-f]{6}\.jsonl")
 _TRACE_FIELDS = {"lane", "kind", "issued_ms", "finished_ms"}
+_ORDER = [field.name for field in fields(TracedOp)]
+NUM_LINES_TO_TELL = 20
+"""Of a file of any name, in which a trace is told by any line: one may be damaged."""
 
 
 def find_results(folders: Sequence[Path]) -> Results:
@@ -112,7 +121,7 @@ def find_results(folders: Sequence[Path]) -> Results:
     paths = _files(folders, "*.jsonl")
     invocations = [each for path in paths if path.name in _FILES for each in _invocations(path)]
     _refuse_equal_ids(invocations)
-    traces = {path: _trace(path) for path in paths if path.name not in _FILES and _is_trace(path)}
+    traces = {path: _trace(path) for path in paths if _is_trace(path)}
     results = Results(
         tuple(sorted(invocations, key=lambda each: each.run_id)),
         traces,
@@ -165,16 +174,26 @@ def _refuse_equal_ids(invocations: Iterable[Invocation]) -> None:
 
 
 def _is_trace(path: Path) -> bool:
-    if path.name.startswith("steps-"):
+    """Whether lines of it are, or were before they were damaged, ops as `write_trace` writes them."""
+    if path.name in _NO_TRACES or _STEPS_FILE.fullmatch(path.name):
         return False
+    with path.open("rb") as file:
+        return any(map(_is_op, islice(file, NUM_LINES_TO_TELL)))
+
+
+def _is_op(line: bytes) -> bool:
     try:
-        return set(next(objects(path))[1]) >= _TRACE_FIELDS
-    except (ValueError, StopIteration):  # some other file that is none of ours
-        return False
+        entry = json.loads(line)
+    except ValueError:  # cut short, or bytes that are no text: then what is left of its fields tells
+        names = re.findall(r'"(\w+)":', line.decode(errors="replace"))
+        return bool(names) and (names == _ORDER[: len(names)] or set(names) >= _TRACE_FIELDS)
+    return isinstance(entry, dict) and set(entry) >= _TRACE_FIELDS
 
 
 def _trace(path: Path) -> list[TracedOp]:
     try:
         return read_trace(path)
+    except UnicodeDecodeError:
+        raise ValueError(f"{path}: damaged, not text throughout; remove the file to go on") from None
     except ValueError as error:
         raise ValueError(f"{path}: {error}, or update this version if a newer one wrote it") from None

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 
 from harness.emulation import profiles
 from harness.op_trace import TracedOp, event_of, own_ms, typical_step
-from harness.report.page import Block, Section, Table, Timeline, slug
+from harness.report.page import Block, Section, Table, Timeline, slug, told_apart
 from harness.report.sources import REPRODUCE, Results
 from harness.simulation.costs import Conditions
 from harness.simulation.gantt import Chart, chart_of
@@ -23,8 +22,9 @@ NUM_SIMULATED_STEPS = 3
 def section(results: Results) -> Section | None:
     """Traced methods at their largest number of workers, else the simulated ones of a reproduction."""
     blocks: list[Block] = []
-    for path, ops in results.traces.items():
-        blocks += _traced(path, ops)
+    labels = told_apart(results.traces)
+    for number, (path, ops) in enumerate(results.traces.items(), start=1):
+        blocks += _traced(number, labels[path], ops)
     if not blocks:
         blocks += _simulated(results)
     if not blocks:
@@ -37,18 +37,19 @@ def section(results: Results) -> Section | None:
     return Section("timeline", "The steady-state step", intro, tuple(blocks))
 
 
-def _traced(path: Path, ops: Sequence[TracedOp]) -> Iterator[Block]:
+def _traced(number: int, label: str, ops: Sequence[TracedOp]) -> Iterator[Block]:
     charts: dict[str, Chart] = {}
-    for method in dict.fromkeys(op.method for op in ops):
+    for position, method in enumerate(dict.fromkeys(op.method for op in ops), start=1):
         workers = max(op.workers for op in ops if op.method == method)
         own = [op for op in ops if (op.method, op.workers, op.rank) == (method, workers, 0)]
         middle = typical_step(own)
         if middle is None:
             continue
-        title = f"{method}, {workers} workers, measured step {middle} ({path.name})"
-        charts[slug("trace", path.stem, method)] = chart_of(map(event_of, own), middle, title)
+        title = f"{method}, {workers} workers, measured step {middle} ({label})"
+        # Files and methods of different names may look alike in an id; their numbers do not.
+        charts[slug("trace", number, position, method)] = chart_of(map(event_of, own), middle, title)
     yield from _on_one_scale(charts)
-    yield _busy(path, ops)
+    yield _busy(label, ops)
 
 
 def _on_one_scale(charts: Mapping[str, Chart]) -> Iterator[Timeline]:
@@ -57,7 +58,7 @@ def _on_one_scale(charts: Mapping[str, Chart]) -> Iterator[Timeline]:
         yield Timeline(name, chart, longest)
 
 
-def _busy(path: Path, ops: Sequence[TracedOp]) -> Table:
+def _busy(label: str, ops: Sequence[TracedOp]) -> Table:
     """Milliseconds of a step by op, on rank 0: what each op took itself, exposed or not."""
     totals: dict[tuple[str, int], dict[str, float]] = {}
     steps: dict[tuple[str, int], set[int]] = {}
@@ -78,7 +79,7 @@ def _busy(path: Path, ops: Sequence[TracedOp]) -> Table:
         )
         for method, workers in totals
     )
-    caption = f"Busy ms a step by op ({path.name}, rank 0, means over its steps, exposed or not)"
+    caption = f"Busy ms a step by op ({label}, rank 0, means over its steps, exposed or not)"
     groups = "; ".join(
         f"{group}: {', '.join(kind for kind in kinds if GROUP_OF[OpKind(kind)] == group)}"
         for group in ("lookup", "comm", "dense")

@@ -16,9 +16,11 @@ from harness.sweep.file import load
 from harness.sweep.journal import CELLS_FILE, FAILED, MEASURED, Journal, open_journal, read_cells
 from harness.sweep.ladder import LADDER_FILE, as_document, doubts, ladder
 from harness.sweep.launched import Launcher, jobs_of, provenance
+from harness.sweep.owner import OWNER_FILE, check_owner, keep_owner
 from harness.sweep.plan import Cell, Sweep
 from harness.sweep.run import TimeLeft, missing, run_missing
 from harness.sweep.table import print_ladder, print_plan
+from harness.targets import check_file
 
 if TYPE_CHECKING:
     from harness.estimate import Estimate
@@ -45,6 +47,7 @@ def sweep(path: Path, options: Options) -> None:
     plan = replace(plan, num_rounds=options.num_rounds or plan.num_rounds)
     jobs = jobs_of(plan, options.cache_dir)
     folder = options.out / plan.name
+    check_owner(folder, path, plan)
     evidence = "emulated" if next(iter(jobs.values())).is_emulated else "measured"
     with _journal(folder, options) as journal:
         pending = missing(plan, journal)
@@ -56,6 +59,7 @@ def sweep(path: Path, options: Options) -> None:
             click.echo(_total(expected, [cell for _, cell in pending], left))
         if options.dry_run:
             return
+        keep_owner(folder, path, plan)
         try:
             run_missing(
                 plan, journal, Launcher(jobs), provenance(), left, lambda text: click.echo(text, err=True)
@@ -72,6 +76,8 @@ def _journal(folder: Path, options: Options) -> AbstractContextManager[Journal]:
         rows = [] if options.force else read_cells(path)
         kept = [row for row in rows if row.status == MEASURED or not options.retry_failed]
         return nullcontext(Journal(path, kept))
+    for name in (CELLS_FILE, OWNER_FILE, LADDER_FILE):
+        check_file(folder / name)
     return open_journal(folder, force=options.force, retry_failed=options.retry_failed)
 
 

@@ -17,6 +17,7 @@ import click
 
 from harness import paper
 from harness.options import Settings
+from harness.targets import check_target
 from harness.training.experiment import Outcome, raise_failure, remarks, title_of, train_all
 from harness.training.fig6_plot import save_figure
 from harness.training.fig6_table import print_against_paper
@@ -33,6 +34,7 @@ METRICS = ("hr@10", "hr@50", "ndcg@10", "ndcg@50")
 ALLOWED = 1e-3
 """A difference up to this is none in practice, whatever its standard error."""
 
+DOCUMENT = "fig6.json"
 QUICK_NUM_EPOCHS, QUICK_NUM_SEEDS = 5, 3
 NUM_EPOCHS, NUM_SEEDS = 20, 5
 
@@ -63,8 +65,16 @@ def settings_of(settings: Settings) -> Settings:
     return replace(settings, method={"replicas": 2, **settings.method})
 
 
+def check_document(folder: Path, *, force: bool) -> None:
+    """Refuse a folder that has a `DOCUMENT`, before anything is trained; ValueError with the way out."""
+    check_target(folder / DOCUMENT, force=force, instead="name another folder with --out FOLDER")
+
+
 def reproduce(accuracy: Accuracy, folder: Path, *, as_json: bool = False, with_figures: bool = True) -> None:
-    """Train, save, draw and print; a ClickException at the end where a worker died."""
+    """Train, save, draw and print; a ClickException at the end where a worker died.
+
+    Replaces a `DOCUMENT` in the folder: `check_document` is for whoever must not lose it.
+    """
     reference = paper.load("fig6")
     outcome = train_all(accuracy.job, (accuracy.num_workers,), accuracy.seeds, folder)
     raise_failure(outcome)
@@ -83,7 +93,7 @@ def reproduce(accuracy: Accuracy, folder: Path, *, as_json: bool = False, with_f
         drawn = save_figure(outcome.launches, BASE, METRICS, reference, title, folder)
         click.echo(f"drawn: {', '.join(map(str, drawn))}")
     document = as_document(accuracy, outcome, exact, found)
-    write_whole(folder / "fig6.json", json.dumps(document, allow_nan=False, indent=1))
+    write_whole(folder / DOCUMENT, json.dumps(document, allow_nan=False, indent=1))
     if as_json:
         click.echo(json.dumps(document, allow_nan=False))
 

@@ -25,7 +25,7 @@ def uses_triton(impl: Impl, device: torch.device) -> bool:
         return False
     reason = why_not(device)
     if impl == "auto":
-        return not reason
+        return not reason and not is_interpreted()
     if reason and not is_interpreted():
         raise RuntimeError(f'impl="triton" cannot run on {device}: {reason}')
     return True

@@ -13,7 +13,7 @@ class Padding:
     """Tokens of S samples that follow each other, and their places in a block [S, width, ...].
 
     `lengths` [S], `samples` [num_tokens] and `positions` [num_tokens] are int64; `width` is the longest
-    length, at least 1. Reading it from a device waits for the device.
+    length, at least 1.
     """
 
     lengths: torch.Tensor
@@ -22,13 +22,18 @@ class Padding:
     width: int
 
     @classmethod
-    def of(cls, lengths: torch.Tensor, num_tokens: int) -> Padding:
-        """The places of `num_tokens == lengths.sum()` tokens."""
+    def of(cls, lengths: torch.Tensor, num_tokens: int, longest: int | None = None) -> Padding:
+        """The places of `num_tokens == lengths.sum()` tokens.
+
+        `longest` is the longest length where the host knows it; otherwise it is read, which waits for a
+        device.
+        """
         lengths = lengths.long()
         samples = torch.repeat_interleave(lengths, output_size=num_tokens)
         starts = lengths.cumsum(0) - lengths
         positions = torch.arange(num_tokens, device=lengths.device) - starts[samples]
-        longest = int(lengths.max()) if len(lengths) else 0
+        if longest is None:
+            longest = int(lengths.max()) if len(lengths) else 0
         return cls(lengths, samples, positions, width=max(longest, 1))
 
     @cached_property

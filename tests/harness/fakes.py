@@ -83,6 +83,7 @@ class FakeRunner(Runner):
         self._ahead: list[Any] = []
         self._num_steps = 0
         self.note = f"micro_batches={setup.options['micro_batches']}" if setup.options else ""
+        self.note += ", bounds checked" if setup.check_bounds else ""
 
     def progress(self, batches: Iterator[Any]) -> tuple[torch.Tensor, Any]:
         while len(self._ahead) < 1 + self._method.look_ahead:

@@ -55,6 +55,18 @@ def test_an_unwritable_folder_is_told_before_anything_is_launched(tmp_path: Path
     assert str(blocked) in result.output
 
 
+def test_an_earlier_trace_is_kept_without_force(tmp_path: Path) -> None:
+    trace, out = tmp_path / "trace.jsonl", tmp_path / "out"
+    trace.write_text("an old trace")
+    arguments = ["run", "sync", "--set", "preset=tiny", "--out", str(out), "--trace", str(trace)]
+    result = invoke(*arguments)
+    assert result.exit_code == 1
+    assert f"Error: {trace} exists; --force overwrites it, or name another file" in result.output
+    assert not out.exists()
+    assert invoke(*arguments, "--dry-run").exit_code == 0
+    assert trace.read_text() == "an old trace"
+
+
 def test_list_names_everything() -> None:
     result = invoke("list")
     assert result.exit_code == 0, result.output

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 import pytest
 
+from harness import compare as comparing
 from harness.compare import compare
-from harness.errors import user_errors
+from harness.errors import LaunchError, user_errors
+from harness.op_trace import TracedOp, read_trace
+from harness.options import Settings, Training
 from harness.results import read_results
+from harness.worker import WorkerReport
 from tests.harness.fakes import fake_job
 
 
@@ -90,3 +95,34 @@ def test_a_workers_traceback_reaches_stderr(tmp_path: Path, capsys: pytest.Captu
     with pytest.raises(click.ClickException, match="RuntimeError"), user_errors():
         compare(fake_job("raising"), [1], tmp_path)
     assert "torch.zeros(2) @ torch.zeros(3)" in capsys.readouterr().err
+
+
+def op_of(reports: Sequence[WorkerReport]) -> list[TracedOp]:
+    """One op a launch, in place of those that methods on the engine leave."""
+    return [TracedOp("same", len(reports), 0, 6, "update", 1, None, "host", 1, 0.0, 0.0, 1.0, 1.0)]
+
+
+def test_a_trace_replaces_an_earlier_one_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text("an old file")
+    monkeypatch.setattr(comparing, "_traced", op_of)
+    compare(fake_job("same", num_steps=2), [1, 2], tmp_path, trace=trace)
+    assert [op.workers for op in read_trace(trace)] == [1, 2]
+
+
+def test_a_call_that_fails_leaves_an_earlier_trace(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text("an old file")
+    with pytest.raises(LaunchError, match="at least 1"):
+        compare(fake_job("refusing"), [1], tmp_path, trace=trace)
+    assert trace.read_text() == "an old file"
+
+
+def test_a_missing_device_leaves_an_earlier_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text("an old file")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    job = fake_job("same", settings=Settings(training=Training(device="cuda")))
+    with pytest.raises(ValueError, match="device=cuda needs"):
+        compare(job, [1], tmp_path, trace=trace)
+    assert trace.read_text() == "an old file"

@@ -53,7 +53,7 @@ def test_run_with_a_schedule_of_ones_own(tmp_path: Path) -> None:
     (tmp_path / "late.py").write_text(LATE)
     command = [sys.executable, "-c", "from harness.cli import main; main()", "run", "torchrec", "nestpipe"]
     command += ["--schedule", str(tmp_path / "late.py"), "--workers", "2", "--steps", "4", "--json"]
-    command += ["--check", "freshness", "--check", "exact", "--set", "preset=tiny"]
+    command += ["--check", "freshness", "--check", "exact", "--check", "bounds", "--set", "preset=tiny"]
     command += ["--out", str(tmp_path), "--cache", str(tmp_path / "cache")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, done.stderr

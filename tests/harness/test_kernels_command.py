@@ -38,6 +38,25 @@ def test_every_op_is_measured_and_written(tmp_path: Path, monkeypatch: pytest.Mo
         assert all(row["impl"] != "triton" for row in document["kernels"])
 
 
+def test_a_document_is_overwritten_by_force_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = []
+
+    def measure(*arguments: object) -> list[KernelTiming]:
+        measured.append(arguments)
+        return [KernelTiming("gather", "reference", "cpu", "float32", 1, 1, 1, 8, (1.0,) * 3, 4.0, True, 1.0)]
+
+    monkeypatch.setattr(bench, "measure", measure)
+    out = tmp_path / "kernels.json"
+    out.write_text("mine")
+    arguments = ["kernels", "bench", "gather", *SMALL, "--out", str(out)]
+    refused = CliRunner().invoke(main, arguments)
+    assert refused.exit_code == 1
+    assert f"Error: {out} exists; --force overwrites it" in refused.stderr
+    assert (out.read_text(), measured) == ("mine", [])
+    assert CliRunner().invoke(main, [*arguments, "--force"]).exit_code == 0
+    assert json.loads(out.read_text())["kernels"][0]["op"] == "gather"
+
+
 def test_an_unknown_op_gets_the_nearest_name() -> None:
     result = CliRunner().invoke(main, ["kernels", "bench", "gathr"])
     assert result.exit_code == 1
@@ -63,7 +82,7 @@ def test_a_wrong_result_has_no_speedup(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setitem(cases._BUILDERS, "gather", build)
     monkeypatch.setattr(bench, "COPY_BYTES_CPU", 1 << 16)
-    plain, other = bench.measure(["gather"], size, CPU, 3)
+    plain, other = bench.measure([("gather", size)], CPU, 3)
     assert (plain.is_correct, plain.speedup) == (True, 1.0)
     assert (other.impl, other.is_correct, other.speedup) == ("fbgemm", False, None)
     result = CliRunner().invoke(main, ["kernels", "bench", "gather", *SMALL])

@@ -84,6 +84,8 @@ def test_options_and_dtype_reach_the_method() -> None:
     settings = Settings(method={"micro_batches": 4})
     report = launch(fake_job("plain", settings=settings), 1)[0]
     assert report.methods[0].note == "micro_batches=4"
+    checked = launch(replace(fake_job("plain", settings=settings), check_bounds=True), 1)[0]
+    assert checked.methods[0].note == "micro_batches=4, bounds checked"
     double = replace(settings.training, dtype="float64")
     exact = launch(fake_job("plain", settings=Settings(training=double)), 1)[0]
     assert exact.methods[0].loss != report.methods[0].loss

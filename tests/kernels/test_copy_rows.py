@@ -82,10 +82,11 @@ def test_bad_input_is_named(
         copy_rows(**arguments | change, bounds=True)  # type: ignore[arg-type]
 
 
-def test_kernel_refuses_memory_it_cannot_reach() -> None:
-    positions = torch.tensor([0])
-    with pytest.raises(ValueError, match="target must be on cpu or in pinned host memory, it is on meta"):
-        copy_rows(torch.zeros(1, 2), positions, torch.zeros(1, 2, device="meta"), positions, impl="triton")
+def test_kernel_refuses_memory_it_cannot_reach(device: torch.device) -> None:
+    source, positions = torch.zeros(1, 2, device=device), torch.tensor([0], device=device)
+    message = f"target must be on {positions.device} or in pinned host memory, it is on meta"
+    with pytest.raises(ValueError, match=message):
+        copy_rows(source, positions, torch.zeros(1, 2, device="meta"), positions, impl="triton")
 
 
 @pytest.mark.gpu

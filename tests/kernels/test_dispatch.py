@@ -6,14 +6,21 @@ import pytest
 import torch
 import triton
 
+from nestpipe.kernels import dispatch
 from nestpipe.kernels.dispatch import uses_triton
 
-CPU = torch.device("cpu")
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
 
-def test_auto_never_picks_the_interpreter() -> None:
+def test_auto_never_picks_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
     assert triton.knobs.runtime.interpret or torch.cuda.is_available()
     assert not uses_triton("auto", CPU)
+    monkeypatch.setattr(dispatch, "why_not", lambda device: "")
+    monkeypatch.setattr(triton.knobs.runtime, "interpret", True)
+    assert not uses_triton("auto", CUDA)
+    assert uses_triton("triton", CUDA)  # asked for by name, as a debugger of kernels does
+    monkeypatch.setattr(triton.knobs.runtime, "interpret", False)
+    assert uses_triton("auto", CUDA)
 
 
 def test_triton_without_a_gpu_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

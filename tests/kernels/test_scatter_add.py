@@ -141,13 +141,13 @@ def test_bad_input_is_named(change: dict[str, torch.Tensor], error: type[Excepti
         scatter_add_rows(**tensors | change, bounds=True)  # type: ignore[arg-type]
 
 
-def test_sorted_positions_of_others_are_refused() -> None:
-    one = torch.tensor([0])
+def test_sorted_positions_of_others_are_refused(device: torch.device) -> None:
+    one = torch.tensor([0], device=device)
     with pytest.raises(ValueError, match="sorted_positions must have 2 elements, got 1"):
         scatter_add_rows(
-            torch.zeros(5, 3),
-            torch.tensor([0, 4]),
-            torch.zeros(2, 3),
+            torch.zeros(5, 3, device=device),
+            torch.tensor([0, 4], device=device),
+            torch.zeros(2, 3, device=device),
             sorted_positions=SortedPositions(one, one),
             impl="triton",
         )

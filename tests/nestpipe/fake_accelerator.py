@@ -4,7 +4,8 @@ Operators run at once on the CPU, but count as work of the thread's current stre
 clock a stream, event and piece of memory, and so finds every access that a real device could run before
 one that it needs, however lucky the timing of a run was. It never forgets memory, so what is freed is not
 taken for what was there before. The device is as late as it can be: an event has passed only once the
-host has waited for it or for a later one.
+host has waited for it or for a later one. It can be broken: a real one reports an error of work that was
+queued earlier from whatever call comes next.
 """
 
 from __future__ import annotations
@@ -15,9 +16,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+from nestpipe import pipeline
+from nestpipe.streams import DeviceStreams
 
 Clock = dict[int, int]
 READS_BY_HOST = ("_local_scalar_dense", "nonzero", "_unique2", "unique_dim", "masked_select", "is_nonzero")
@@ -37,20 +42,24 @@ class FakeEvent:
     clock: Clock = field(default_factory=dict)
 
     def record(self, stream: FakeStream) -> None:
+        self.device.called("record")
         with self.device.lock:
             self.clock = dict(stream.clock)
 
     def query(self) -> bool:
+        self.device.called("query")
         with self.device.lock:
             return all(self.device.host.get(stream, 0) >= tick for stream, tick in self.clock.items())
 
     def synchronize(self) -> None:
+        self.device.called("synchronize")
         with self.device.lock:
             self.device.host_waits.append(threading.current_thread().name)
             _merge(self.device.host, self.clock)
 
     def elapsed_time(self, later: FakeEvent) -> float:
         """Milliseconds: one an operator."""
+        self.device.called("elapsed_time")
         return float(sum(later.clock.values()) - sum(self.clock.values()))
 
 
@@ -70,6 +79,7 @@ class FakeStream:
         self.device.pop()
 
     def wait_event(self, event: FakeEvent) -> None:
+        self.device.called("wait_event")
         with self.device.lock:
             _merge(self.clock, event.clock)
 
@@ -87,10 +97,14 @@ class Access:
 
 
 class FakeAccelerator:
-    """See the module; `new_stream`, `current_stream`, `new_event` and `pinned` are `DeviceStreams`'s."""
+    """See the module; `on_device`, `new_stream`, `current_stream`, `new_event` and `pinned` are
+    `DeviceStreams`'s."""
 
-    def __init__(self) -> None:
+    def __init__(self, index: int = 0) -> None:
         self.lock = threading.RLock()
+        self.index = index
+        self.broken: set[str] = set()
+        """Names of the calls that raise from now on."""
         self.host: Clock = {}
         """What has surely run: the host has waited for it."""
         self.host_waits: list[str] = []
@@ -105,6 +119,25 @@ class FakeAccelerator:
         self._num_streams = 0
         self._callers = self.new_stream()
 
+    @property
+    def current_index(self) -> int:
+        """Of this thread's current device: the first one until it is set, as CUDA has it."""
+        return getattr(self._local, "index", 0)
+
+    @contextmanager
+    def on_device(self) -> Iterator[None]:
+        before = self.current_index
+        self._local.index = self.index
+        try:
+            yield
+        finally:
+            self._local.index = before
+
+    def called(self, name: str) -> None:
+        """Raise if the device is broken and a call of that name would tell."""
+        if name in self.broken:
+            raise RuntimeError(f"device-side assert, reported by {name}")
+
     def new_stream(self) -> FakeStream:
         self._num_streams += 1
         return FakeStream(self, self._num_streams)
@@ -114,6 +147,7 @@ class FakeAccelerator:
         return stack[-1][0] if stack else self._callers
 
     def new_event(self, timed: bool) -> FakeEvent:
+        self.called("new_event")
         return FakeEvent(self)
 
     def pinned(self, batch: Any) -> Any:
@@ -202,3 +236,19 @@ class _Recorder(TorchDispatchMode):
         results = function(*args, **(kwargs or {}))
         self._device.record(function, (args, kwargs or {}), results)
         return results
+
+
+class Pageable(DeviceStreams):
+    """Streams of a fake: there is no memory to pin where there is no accelerator, and none to record."""
+
+    def keep_until_read(self, batch: Any) -> None: ...
+
+
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> FakeAccelerator:
+    """An accelerator that pipelines built meanwhile work on, with tensors of the CPU."""
+    device = FakeAccelerator()
+    monkeypatch.setattr(pipeline, "streams_of", lambda _: Pageable(device))
+    empty, zeros = torch.empty, torch.zeros
+    monkeypatch.setattr(torch, "empty", lambda *a, pin_memory=False, **k: empty(*a, **k))
+    monkeypatch.setattr(torch, "zeros", lambda *a, pin_memory=False, **k: zeros(*a, **k))
+    return device

@@ -47,7 +47,9 @@ class Batch(Pipelineable):
 def sum_by_sample(jagged: JaggedTensor) -> torch.Tensor:
     """Rows [num_ids, dim] summed by sample, [num_samples, dim]."""
     lengths, rows = jagged.lengths(), jagged.values()
-    samples = torch.repeat_interleave(torch.arange(lengths.numel()), lengths)
+    samples = torch.repeat_interleave(
+        torch.arange(lengths.numel(), device=lengths.device), lengths, output_size=rows.shape[0]
+    )
     return rows.new_zeros(lengths.numel(), rows.shape[1]).index_add(0, samples, rows)
 
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
 
-from nestpipe import NestPipe, RowWiseAdagrad, Tracer, pipeline, schedules
+from nestpipe import NestPipe, RowWiseAdagrad, Tracer, pipeline, schedules, streams
 from nestpipe.executor import MAX_STEPS_BEHIND, Executor
 from nestpipe.schedule import Lane, Op, OpId, OpKind, Schedule
-from nestpipe.streams import CpuStreams, DeviceStreams, streams_of
-from tests.nestpipe.fake_accelerator import FakeAccelerator, FakeEvent, FakeStream
+from nestpipe.streams import CpuStreams, DeviceStreams, TorchAccelerator, streams_of
+from tests.nestpipe.fake_accelerator import FakeAccelerator, FakeEvent, FakeStream, Pageable, stand_in
 from tests.nestpipe.models import Data, Model
 from tests.nestpipe.training import build, step_until_stop, weights
 
@@ -25,22 +27,9 @@ SCHEDULES = [schedules.sync(), schedules.dbp(), schedules.uniemb(), schedules.ne
 NUM_STEPS = 5
 
 
-class Pageable(DeviceStreams):
-    """Streams of a fake: there is no memory to pin where there is no accelerator, and none to record."""
-
-    def keep_until_read(self, batch: Any) -> None: ...
-
-
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeAccelerator:
-    """An accelerator that pipelines built meanwhile work on, with tensors of the CPU."""
-    device = FakeAccelerator()
-    monkeypatch.setattr(pipeline, "streams_of", lambda _: Pageable(device))
-    original = torch.empty
-    monkeypatch.setattr(torch, "empty", lambda *a, pin_memory=False, **k: original(*a, **k))
-    zeros = torch.zeros
-    monkeypatch.setattr(torch, "zeros", lambda *a, pin_memory=False, **k: zeros(*a, **k))
-    return device
+    return stand_in(monkeypatch)
 
 
 def train(fake: FakeAccelerator, schedule: Schedule, **options: Any) -> dict[str, torch.Tensor]:
@@ -70,10 +59,10 @@ def test_a_lane_that_nobody_waits_for_is_found(fake: FakeAccelerator, place: str
         def section(self, place: Any, after: Any) -> Any:
             return super().section(place, [m for m in after if m is None or m.stream is not unheard])
 
-    streams = Deaf(fake)
-    unheard = streams._streams.get(place, fake.current_stream())  # type: ignore[call-overload]
+    deaf = Deaf(fake)
+    unheard = deaf._streams.get(place, fake.current_stream())  # type: ignore[call-overload]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipeline, "streams_of", lambda _: streams)
+        patch.setattr(pipeline, "streams_of", lambda _: deaf)
         train(fake, schedules.nestpipe(2))
     assert fake.races
 
@@ -238,12 +227,63 @@ def test_a_failure_on_a_stream_is_raised_with_its_op() -> None:
 
 
 def test_a_cpu_has_no_streams() -> None:
-    streams = streams_of(torch.device("cpu"))
-    assert not streams.is_asynchronous
-    with streams.section(Lane.COMM, (None,)):
-        assert streams.mark(timed=True) is None
+    none = streams_of(torch.device("cpu"))
+    assert not none.is_asynchronous
+    with none.section(Lane.COMM, (None,)):
+        assert none.mark(timed=True) is None
     batch = object()
-    assert streams.pinned(batch) is batch
+    assert none.pinned(batch) is batch
+
+
+def test_every_lane_works_on_the_device_of_the_pipeline() -> None:
+    """The current device of a thread is the first one, whatever that of the thread is that started it."""
+    device = FakeAccelerator(index=1)
+    seen: dict[str, int] = {}
+
+    class Pending:
+        def wait(self) -> None:
+            seen["transfers"] = device.current_index
+
+    def work(op: Op) -> Pending | None:
+        seen[op.lane] = device.current_index
+        return Pending() if op.lane is Lane.COMM else None
+
+    executor = Executor({OpKind.EXCHANGE: work}, 0, DeviceStreams(device))
+    executor.issue([Op(OpId(OpKind.EXCHANGE, 0, number), lane) for number, lane in enumerate(Lane)])
+    executor.drain()
+    executor.close()
+    assert seen == dict.fromkeys((*Lane, "transfers"), 1)
+    assert device.current_index == 0
+
+
+def test_the_current_device_is_set_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    current = [0]
+
+    @contextmanager
+    def device_index(index: int) -> Iterator[None]:
+        current.append(index)
+        yield
+        current.pop()
+
+    monkeypatch.setattr(torch.accelerator, "device_index", device_index)
+    with TorchAccelerator(torch.device("cuda:1")).on_device():
+        assert current == [0, 1]
+    assert current == [0]
+
+
+def test_a_device_that_is_not_the_current_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
+    monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: 0)
+    monkeypatch.setattr(streams, "TorchAccelerator", lambda device: FakeAccelerator(device.index))
+    message = (
+        r'device="cuda:1" is not the current device, which is "cuda:0"; '
+        r"call torch.accelerator.set_device_index\(1\) before"
+    )
+    with pytest.raises(ValueError, match=message):
+        build(DATA, schedules.sync(), OPTIMIZER, device="cuda:1")
+    monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: 1)
+    assert streams_of(torch.device("cuda:1")).is_asynchronous
 
 
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="there is an accelerator")

@@ -7,6 +7,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from nestpipe import schedules, stages
+from nestpipe.bounds import check_routed
 from nestpipe.buffers import RowBuffer
 from nestpipe.layout import Table
 from nestpipe.loading import owned_rows
@@ -21,6 +23,8 @@ from nestpipe.unique import (
     unique_on_device,
 )
 from tests.distributed import run_workers
+from tests.nestpipe.models import Data
+from tests.nestpipe.training import build, step_until_stop
 
 
 @pytest.mark.parametrize(("num_rows", "num_ranks"), [(1, 1), (7, 2), (10, 3), (5, 8), (64, 4)])
@@ -133,6 +137,38 @@ def test_a_device_routes_as_the_host_does(num_workers: int) -> None:
         assert all(plain.shared for plain, _ in result[1:])
 
 
+def _routed() -> tuple[list[RowSpace], Routed, list[torch.Tensor]]:
+    spaces = [RowSpace(1, torch.float32, 17, 1)]
+    router = Router(spaces, Transport(None), asynchronous=True)
+    before = [torch.tensor([0, 3, 9])]
+    return spaces, router.route([[torch.tensor([3, 3, 8]), torch.tensor([9])]], 2, Flag.BATCH, before), before
+
+
+def test_what_is_inside_passes_the_check_of_bounds() -> None:
+    check_routed(*_routed())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda r: r.spaces[0].owner_rows.add_(9), "row space 0: owner_rows has 18, .* outside 0 to 16"),
+        (lambda r: r.spaces[0].micro_batches[0].inverse.sub_(1), "micro-batch 0: inverse has -1, .* 0 to 1"),
+        (
+            lambda r: r.spaces[0].micro_batches[1].positions.add_(5),
+            "micro-batch 1: positions has 7, .* 0 to 2",
+        ),
+        (lambda r: r.spaces[0].micro_batches[1].serve_splits.append(1), "1 positions, .* ask for .1, 1."),
+        (lambda r: r.shared[0].active.add_(2), "shared active has 4, .* outside 0 to 2"),
+        (lambda r: r.shared[0].prefetch.sub_(1), "shared prefetch has -1, .* outside 0 to 2"),
+    ],
+)
+def test_an_index_outside_is_named(change: Callable[[Routed], object], message: str) -> None:
+    spaces, routed, before = _routed()
+    change(routed)
+    with pytest.raises((IndexError, ValueError), match=message):
+        check_routed(spaces, routed, before)
+
+
 @pytest.mark.parametrize("num_workers", [1, 2, 3])
 def test_every_id_gets_its_own_row(num_workers: int) -> None:
     for result in run_workers(_route, num_workers):
@@ -172,3 +208,20 @@ def test_buffers_copy_rows_with_their_state() -> None:
         assert tensor[:, 0].tolist() == [1.0, 2.0]
     assert prefetch.gradients.shape == (2, 3)
     assert not prefetch.gradients.any()
+
+
+@pytest.mark.parametrize("check_bounds", [True, False])
+def test_a_pipeline_checks_bounds_where_it_is_asked_to(
+    monkeypatch: pytest.MonkeyPatch, check_bounds: bool
+) -> None:
+    checked: list[int] = []
+
+    def check(spaces: list[RowSpace], routed: Routed, before: object) -> None:
+        check_routed(spaces, routed, ())
+        checked.append(len(routed.spaces))
+
+    monkeypatch.setattr(stages, "check_routed", check)
+    data = Data()
+    with build(data, schedules.nestpipe(2), Adam(lr=0.1), check_bounds=check_bounds) as pipeline:
+        step_until_stop(pipeline, data.batches(0, 1, 3))
+    assert len(checked) == (3 if check_bounds else 0)

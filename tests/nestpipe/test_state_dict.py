@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -125,6 +127,51 @@ def test_weights_alone_can_be_loaded() -> None:
         state = weights(pipeline.state_dict())
     for name, tensor in Model().state_dict().items():
         assert torch.equal(state[name], tensor)
+
+
+def test_optimizer_state_goes_to_where_its_parameter_is() -> None:
+    """Device and type are one rule of torch's, so a type stands in for a device; `step` stays as it came."""
+    with build(DATA, schedules.sync(), OPTIMIZERS[0]) as pipeline:
+        step_until_stop(pipeline, DATA.batches(0, 1, 3))
+        state = pipeline.state_dict()
+        elsewhere = {
+            name: tensor.half() if "exp_avg" in name else tensor.clone() for name, tensor in state.items()
+        }
+        copy = {name: tensor.clone() for name, tensor in elsewhere.items()}
+        pipeline.load_state_dict(elsewhere)
+        optimizer = pipeline.dense_optimizer
+        for parameter in optimizer.param_groups[0]["params"]:
+            values = optimizer.state[parameter]
+            assert {values[name].dtype for name in ("exp_avg", "exp_avg_sq")} == {parameter.dtype}
+            assert values["step"].dtype == torch.float32
+            assert float(values["step"]) == 3
+        step_until_stop(pipeline, DATA.batches(0, 1, 3, first_step=3))
+    assert all(torch.equal(elsewhere[name], copy[name]) for name in copy)  # and is not worked on
+
+
+class Remote(torch.Tensor):
+    """As one on an accelerator of rank 0's machine: others cannot take it in, but a copy on the host."""
+
+    def cpu(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return self.as_subclass(torch.Tensor)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise AssertionError("shared from the device")
+
+
+def _load_from_a_device(rank: int, num_workers: int, state: State) -> State:
+    tables = ("ec.", "words.", "ebc.")
+    remote: State = {}
+    for name, tensor in state.items():
+        is_of_table = name.removeprefix("optimizer.").startswith(tables)
+        remote[name] = tensor if is_of_table else tensor.as_subclass(Remote)
+    return _roundtrip(rank, num_workers, remote)
+
+
+def test_what_is_loaded_is_shared_from_the_host() -> None:
+    state = run_workers(_first_half, 2, OPTIMIZERS[0])[0]
+    again = run_workers(_load_from_a_device, 2, state)[0]
+    assert all(torch.equal(again[name].view(-1), state[name].view(-1)) for name in state)
 
 
 @pytest.mark.parametrize(

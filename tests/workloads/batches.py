@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 from torchrec.modules.embedding_modules import EmbeddingCollection
@@ -65,6 +66,13 @@ def select(batch: SequenceBatch, samples: list[int]) -> SequenceBatch:
         else:
             parts[field.name] = None if value is None else value[samples]
     return SequenceBatch(**parts)
+
+
+def pinned(batch: SequenceBatch) -> SequenceBatch:
+    """What a batch is in pinned memory, in memory that is not pinned: that takes an accelerator."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.Tensor, "pin_memory", torch.Tensor.clone)
+        return batch.pin_memory()
 
 
 def histories_of(lengths: list[int], num_items: int, seed: int = 0) -> Histories:

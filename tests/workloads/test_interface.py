@@ -1,5 +1,6 @@
 """The batch as TorchRec's pipelines use it."""
 
+import copy
 import dataclasses
 
 import pytest
@@ -7,7 +8,10 @@ import torch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from torchrec.streamable import Pipelineable
 
+from nestpipe.batching import select_samples
+from tests.workloads.batches import pinned
 from workloads.interface import SequenceBatch
+from workloads.key_lengths import KeyLengths
 
 
 def jagged(key: str) -> KeyedJaggedTensor:
@@ -42,27 +46,73 @@ def test_moves_every_part(full: bool):
     assert not original.labels.is_meta
 
 
-class Recorder:
-    """Stands for the parts of a batch and remembers what was asked of it."""
-
-    def __init__(self) -> None:
-        self.asked: list[object] = []
-
-    def record_stream(self, stream: object) -> None:
-        self.asked.append(stream)
-
-    def pin_memory(self) -> str:
-        return "pinned"
+def tensors_of(batch: SequenceBatch) -> dict[str, torch.Tensor]:
+    """Every tensor of a batch."""
+    found: dict[str, torch.Tensor] = {}
+    for field in dataclasses.fields(batch):
+        value = getattr(batch, field.name)
+        if isinstance(value, KeyedJaggedTensor):
+            found |= {f"{field.name}/values": value.values(), f"{field.name}/lengths": value.lengths()}
+        elif value is not None:
+            found[field.name] = value
+    return found
 
 
 @pytest.mark.parametrize("full", [True, False])
-def test_reaches_every_part(full: bool):
-    names = [f.name for f in dataclasses.fields(SequenceBatch)]
-    parts = {name: Recorder() if full or name not in ("context", "seeds") else None for name in names}
-    whole = SequenceBatch(**parts)  # type: ignore[arg-type]
-    whole.record_stream("stream")
-    assert all(part is None or part.asked == ["stream"] for part in parts.values())
-    pinned = whole.pin_memory()
-    assert {name: getattr(pinned, name) for name in names} == {
-        name: part and "pinned" for name, part in parts.items()
-    }
+def test_reaches_every_part(full: bool, monkeypatch: pytest.MonkeyPatch):
+    original = batch(full=full)
+    asked: list[int] = []
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: asked.append(id(tensor)))
+    original.record_stream("stream")
+    assert sorted(asked) == sorted(id(tensor) for tensor in tensors_of(original).values())
+    in_pinned_memory = tensors_of(pinned(original))
+    assert in_pinned_memory.keys() == tensors_of(original).keys()
+    for name, tensor in tensors_of(original).items():
+        assert torch.equal(in_pinned_memory[name], tensor)
+        assert in_pinned_memory[name] is not tensor
+
+
+def uneven() -> SequenceBatch:
+    """Samples of 3, 1 and 2 items, each with as many tabs and of one user."""
+    keys = KeyedJaggedTensor(
+        keys=["item", "user", "tab"],
+        values=torch.arange(15),
+        lengths=torch.tensor([3, 1, 2, 1, 1, 1, 3, 1, 2]),
+    )
+    return SequenceBatch(keys, None, torch.zeros(3), torch.arange(3))
+
+
+LENGTHS = {
+    "item": KeyLengths(longest=3, is_one_each=False, same_as="item"),
+    "user": KeyLengths(longest=1, is_one_each=True, same_as="user"),
+    "tab": KeyLengths(longest=3, is_one_each=False, same_as="item"),
+}
+
+
+def test_a_pinned_batch_and_its_copies_know_their_lengths():
+    original = uneven()
+    known = pinned(original)
+    for each in (known, known.to(torch.device("meta"), non_blocking=True)):
+        assert {key: each.lengths_of(key) for key in LENGTHS} == LENGTHS
+        assert each.lengths_of("absent") is None
+    assert {key: original.lengths_of(key) for key in LENGTHS} == dict.fromkeys(LENGTHS)
+
+
+def test_other_samples_have_other_lengths():
+    """Nothing that was known of a batch is believed of a part of it, however the part was made."""
+    known = pinned(uneven())
+    part = select_samples(known, torch.tensor([1, 2]), 3)
+    replaced = dataclasses.replace(known, sparse_features=part.sparse_features)
+    assigned = copy.copy(known)
+    assigned.sparse_features = part.sparse_features
+    for each in (part, replaced, assigned, part.to(torch.device("cpu"))):
+        assert each.lengths_of("item") is None
+    found = pinned(part).lengths_of("item")
+    assert found is not None
+    assert found.longest == 2
+
+
+def test_lengths_of_no_samples():
+    none = pinned(select_samples(uneven(), torch.arange(0), 3))
+    for key in LENGTHS:
+        assert none.lengths_of(key) == KeyLengths(longest=0, is_one_each=True, same_as="item")

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from tests.workloads.batches import rows_of, select
+from tests.workloads.batches import pinned, rows_of, select
 from tests.workloads.sequence_models import (
     LENGTHS,
     MAX_LENGTH,
@@ -143,6 +143,27 @@ def test_misuse_is_named(name: str):
     for taken in ("item", "negative"):
         with pytest.raises(ValueError, match=f"side feature '{taken}'"):
             create(name, [SideTable(taken, 3)])
+
+
+@every_model
+def test_known_lengths_are_not_read(name: str, monkeypatch: pytest.MonkeyPatch):
+    """Where the host knows the lengths, it sees misuse without them, and the results are the same."""
+    model, batch = create(name, SIDES), uneven_batch(SIDES)
+    expected = model(batch)
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "equal", None)
+        patch.setattr(torch.Tensor, "max", None)
+        loss, last = model(pinned(batch))
+        with pytest.raises(ValueError, match="9 items, more than the model's max_length=8"):
+            create(name, SIDES, max_length=8)(pinned(batch))
+        for side, message in zip(
+            SIDES, ("'user' needs one key a sample", "'tab' needs one key for each"), strict=True
+        ):
+            wrong = dataclasses.replace(side, per_token=not side.per_token)
+            with pytest.raises(ValueError, match=message):
+                create(name, [side])(pinned(uneven_batch([wrong])))
+    assert torch.equal(loss, expected[0])
+    assert torch.equal(last, expected[1])
 
 
 @every_model

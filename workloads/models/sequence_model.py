@@ -69,9 +69,9 @@ class SequenceHead(nn.Module):
         dtype = next(self.parameters()).dtype
         items, negatives = embeddings["item"], embeddings["negative"]
         rows, negative_rows = items.values().to(dtype), negatives.values().to(dtype)
-        padding = Padding.of(items.lengths(), len(rows))
+        padding = _padding_of("item", items, batch)
         self._check_length(padding)
-        inputs = self._inputs(rows, embeddings, padding)
+        inputs = self._inputs(rows, embeddings, padding, batch)
         hidden = self._encode(inputs, padding, batch).to(dtype)
         # Under autocast the cosines would be rounded before the temperature magnifies them.
         with torch.autocast(hidden.device.type, enabled=False):
@@ -82,20 +82,28 @@ class SequenceHead(nn.Module):
                 negative_rows,
                 batch.sparse_features["negative"].values(),
                 padding,
-                Padding.of(negatives.lengths(), len(negative_rows)),
+                _padding_of("negative", negatives, batch),
                 self.config.temperature,
             )
         return losses.sum() / max(len(losses), 1), padding.last(hidden)
 
     def _inputs(
-        self, rows: torch.Tensor, embeddings: Mapping[str, JaggedTensor], padding: Padding
+        self,
+        rows: torch.Tensor,
+        embeddings: Mapping[str, JaggedTensor],
+        padding: Padding,
+        batch: SequenceBatch,
     ) -> torch.Tensor:
         """Each token's row with its position's vector and its side features' rows: [num_tokens, dim]."""
         inputs = rows
         if self.positions is not None:
             inputs = inputs + self.positions(padding.positions)
         for side in self.sides:
-            inputs = inputs + _rows_of_side(side, embeddings[side.name], padding).to(rows.dtype)
+            jagged = embeddings[side.name]
+            if not _has_its_keys(side, jagged, padding, batch):
+                share = "one key for each of the sample's items" if side.per_token else "one key a sample"
+                raise ValueError(f"side feature {side.name!r} needs {share}")
+            inputs = inputs + _rows_of_side(side, jagged, padding).to(rows.dtype)
         return inputs
 
     def _encode(self, inputs: torch.Tensor, padding: Padding, batch: SequenceBatch) -> torch.Tensor:
@@ -120,13 +128,23 @@ class SequenceHead(nn.Module):
             )
 
 
+def _padding_of(feature: str, jagged: JaggedTensor, batch: SequenceBatch) -> Padding:
+    """The places of the rows of one feature."""
+    known = batch.lengths_of(feature)
+    return Padding.of(jagged.lengths(), len(jagged.values()), None if known is None else known.longest)
+
+
+def _has_its_keys(side: SideTable, jagged: JaggedTensor, padding: Padding, batch: SequenceBatch) -> bool:
+    """Whether a side feature has as many keys as its tokens or samples; `padding` is that of the items."""
+    known, of_items = batch.lengths_of(side.name), batch.lengths_of("item")
+    if known is None or of_items is None:
+        expected = padding.lengths if side.per_token else torch.ones_like(padding.lengths)
+        return torch.equal(jagged.lengths().long(), expected)
+    return known.same_as == of_items.same_as if side.per_token else known.is_one_each
+
+
 def _rows_of_side(side: SideTable, jagged: JaggedTensor, padding: Padding) -> torch.Tensor:
     """The row of one side feature for each token: [num_tokens, dim]."""
-    lengths = jagged.lengths().long()
-    expected = padding.lengths if side.per_token else torch.ones_like(padding.lengths)
-    if not torch.equal(lengths, expected):
-        share = "one key for each of the sample's items" if side.per_token else "one key a sample"
-        raise ValueError(f"side feature {side.name!r} needs {share}")
     if side.per_token:
         return jagged.values()
     # Not index_select, whose gradient is added in an order that changes from run to run on a GPU.

@@ -47,7 +47,11 @@ def test_the_fault_is_found_where_it_is(examined: dict[str, Examined], name: str
     assert not examined[name].conforms
     assert message in findings[check].detail
     # A step without its update shows in the exactness as well.
-    others = {"stale": {"exactness"}, "RenamesState": {"state", "evaluate", "rows of a table", "exactness"}}
+    others = {
+        "stale": {"exactness"},
+        "RenamesState": {"state", "evaluate", "rows of a table", "exactness"},
+        "RenamesHead": {"given weights", "state", "evaluate"},
+    }
     assert {finding.check for finding in failed} - others.get(name, set()) == {check}
 
 
@@ -74,7 +78,7 @@ def test_every_method_conforms() -> None:
         wrong = [finding for finding in found.findings if finding.verdict not in (PASSED, SKIPPED)]
         assert not wrong, found.method
         asked = {finding.check for finding in found.findings if finding.verdict == PASSED}
-        assert {"evaluate", "rows of a table"} <= asked, found.method
+        assert {"evaluate", "rows of a table", "collectives"} <= asked, found.method
 
 
 def test_the_table_the_line_of_json_and_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,6 +102,26 @@ def test_the_table_the_line_of_json_and_the_exit_code(monkeypatch: pytest.Monkey
     }
     monkeypatch.setattr(report, "launch_function", lambda function, job, num_workers: [found[:1]])
     assert CliRunner().invoke(main, ["conformance", "sync"]).exit_code == 0
+
+
+def test_the_cache_and_where_the_workers_are_reach_the_launch(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    jobs: list[ConformanceJob] = []
+
+    def launch(function: object, job: ConformanceJob, num_workers: int) -> list[tuple[Examined, ...]]:
+        jobs.append(job)
+        return [()]
+
+    monkeypatch.setattr(report, "launch_function", launch)
+    result = CliRunner().invoke(main, ["conformance", "sync", "--cache", str(tmp_path / "cache")])
+    assert result.exit_code == 0, result.output
+    assert jobs[-1].cache_dir == tmp_path / "cache"
+    assert jobs[-1].is_one_machine
+    for name, value in {"RANK": "0", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    report.examine(jobs[0], 4)
+    assert not jobs[-1].is_one_machine
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,11 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from baselines import registry
-from baselines.engine_methods import BITWISE, EngineMethod, EngineRunner
+from baselines.engine_methods import BITWISE, REORDERED, EngineMethod, EngineRunner
 from baselines.interface import Evaluated, Exactness, Method, Setup, StepTimes
 from nestpipe import schedules
 from nestpipe.schedule import Schedule
@@ -91,6 +92,44 @@ class LearnsFaster(EngineRunner):
         super().__init__(replace(setup, dense_optimizer=optimizer), schedule)
 
 
+class LearnsHardlyFaster(EngineRunner):
+    """By less than what float32 can tell from its rounding."""
+
+    def __init__(self, setup: Setup, schedule: Schedule) -> None:
+        def optimizer(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+            return torch.optim.Adam(parameters, lr=1.000001e-3)
+
+        super().__init__(replace(setup, dense_optimizer=optimizer), schedule)
+
+
+class RenamesHead(EngineRunner):
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        return {name.replace("head.", "top."): value for name, value in super().state_dict().items()}
+
+
+class TalksToItself(EngineRunner):
+    """On rank 0 a collective more a step, which no other worker need take part in."""
+
+    def __init__(self, setup: Setup, schedule: Schedule) -> None:
+        super().__init__(setup, schedule)
+        groups = [dist.new_group([rank]) for rank in range(dist.get_world_size())]
+        self._alone = groups[dist.get_rank()]
+
+    def progress(self, batches: Iterator[Any]) -> tuple[torch.Tensor, Any]:
+        if dist.get_rank() == 0:
+            dist.all_gather([torch.empty(1)], torch.ones(1), group=self._alone)
+        return super().progress(batches)
+
+
+class HidesFreshness(EngineRunner):
+    """It does not even say that it runs on the engine."""
+
+    schedule = None  # type: ignore[assignment]
+
+    def __init__(self, setup: Setup, schedule: Schedule) -> None:
+        super().__init__(replace(setup, freshness=None), schedule)
+
+
 class WrongMethod(EngineMethod):
     """The synchronous schedule, or another, under a runner with a fault."""
 
@@ -123,12 +162,29 @@ WRONG: dict[str, tuple[Method, str, str]] = {
         (LeavesThread, "leftovers", "threads still alive after close: forgotten"),
         (LeavesHook, "leftovers", "1 hooks are left on the model"),
         (LearnsFaster, "exactness", "bitwise: "),
+        (RenamesHead, "exactness", "parameters that only one of two compared methods has: head."),
+        (TalksToItself, "collectives", "rank 1: 0 all_gather of floats in 4 steps, 4 on rank 0"),
     )
 }
 WRONG["stale"] = (
     WrongMethod("stale", EngineRunner, Exactness("reordered", "sync", 2e-6), schedules.uniemb),
     "freshness",
     "rows 1 steps stale were read, allowed 0",
+)
+WRONG["LearnsHardlyFaster"] = (
+    WrongMethod("LearnsHardlyFaster", LearnsHardlyFaster, REORDERED),
+    "exactness",
+    " in float64, in ",
+)
+WRONG["loose"] = (
+    WrongMethod("loose", EngineRunner, Exactness("bitwise", "sync", 1.0)),
+    "exactness",
+    "bitwise allows a tolerance of 0, not 1.0",
+)
+WRONG["uncounted"] = (
+    WrongMethod("uncounted", HidesFreshness, Exactness("stale by 1", "sync", None), schedules.uniemb),
+    "freshness",
+    "no row was counted",
 )
 
 

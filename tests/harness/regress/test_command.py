@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from click.testing import CliRunner, Result
 
 from harness.cli import main
 from harness.errors import LaunchError
+from harness.estimate import Estimate, Estimator
 from harness.regress import gate
 from harness.regress.findings import Finding, Verdict
 from harness.regress.reference import Counter, TimedLaunch, load, save, times_here
@@ -27,7 +29,7 @@ class Measured:
     def __init__(self) -> None:
         self.counters: list[Counter] = list(COUNTERS)
         self.launches: list[TimedLaunch] = list(launches(8, seed=3))
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         self.num_timed = 0
 
     def collect(self, *args: object) -> list[Counter]:
@@ -46,6 +48,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Measured:
     found = Measured()
     monkeypatch.setattr(gate, "collect", found.collect)
     monkeypatch.setattr(gate, "measure", found.measure)
+    monkeypatch.setattr(Estimator, "run", lambda *args: Estimate(7.0, 2.0**30))
     return found
 
 
@@ -144,7 +147,7 @@ def test_markdown_for_a_pull_request(measured: Measured, path: Path, tmp_path: P
     assert "| `count/sync/rows read` | **more** | 92 | 93 | +1.1% |  | rows a step |" in text
     refused = invoke("--against", path, "--markdown", target)
     assert refused.exit_code == 2
-    assert "--force writes over it" in refused.output
+    assert "--force overwrites it" in refused.output
     assert target.read_text() == text
     assert invoke("--against", path, "--markdown", target, "--force").exit_code == 1
 
@@ -188,7 +191,7 @@ def test_a_new_reference_of_ones_own(measured: Measured, tmp_path: Path) -> None
         (("--reason", "x"), "--reason belongs to --update"),
         (("--method", "dbp"), "belong to --update"),
         (("--update", "--reason", "x", "--method", "dpb"), "did you mean 'dbp'"),
-        (("--markdown", "/nowhere/report.md"), "there is no folder /nowhere"),
+        (("--markdown", "/proc/report.md"), "cannot write into /proc"),
         (("--launches", "0"), "Invalid value"),
     ],
 )
@@ -220,7 +223,7 @@ def test_a_target_that_cannot_be_written_is_told_before_anything_runs(
 ) -> None:
     # Tests may run as root, who may write everywhere.
     closed = SimpleNamespace(access=lambda path, mode: False, W_OK=2)
-    monkeypatch.setattr("harness.regress_command.os", closed)
+    monkeypatch.setattr("harness.targets.os", closed)
     measured.error = AssertionError("measured in vain")
     result = invoke("--against", path, "--update", "--reason", "x")
     assert result.exit_code == 2
@@ -235,3 +238,37 @@ def test_failures_end_with_2_and_not_as_a_regression(
     result = invoke("--against", path)
     assert result.exit_code == 2
     assert str(error) in result.output
+
+
+def test_an_interruption_is_no_regression(measured: Measured, path: Path) -> None:
+    measured.error = KeyboardInterrupt()
+    result = invoke("--against", path)
+    assert result.exit_code == 2
+    assert "Aborted" in result.output
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ((), "would count: torchrec, "),
+        (("--times",), "at most 6 launches"),
+        (("--times", "--launches", 1), "at most 1 launch\n"),
+        (("--times", "--update", "--reason", "x"), "at most 8 launches"),
+    ],
+)
+def test_a_dry_run_measures_nothing_and_says_what_it_would_take(
+    measured: Measured, path: Path, options: tuple[object, ...], expected: str
+) -> None:
+    before = path.read_bytes()
+    result = invoke("--against", path, "--dry-run", *options)
+    assert result.exit_code == 0, result.output
+    assert expected in result.stdout
+    assert ("would time" in result.stdout) == ("--times" in options)
+    assert "estimate: about " in result.stdout
+    assert (measured.num_timed, path.read_bytes()) == (0, before)
+
+
+def test_the_estimate_comes_from_the_model(path: Path) -> None:
+    result = invoke("--against", path, "--dry-run", "--times")
+    assert result.exit_code == 0, result.output
+    assert re.search(r"estimate: about \d+ (s|min) and [\d.]+ GiB of memory", result.stdout)

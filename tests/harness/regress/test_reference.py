@@ -51,6 +51,23 @@ def test_a_truncated_reference_says_how_to_go_on(tmp_path: Path) -> None:
         ({"schema": None}, "no reference of `nestpipe regress`"),
         ({"counters": [{"name": "x"}]}, "missing 2 required positional arguments"),
         ({"history": [{"day": "x"}]}, "unexpected keyword argument 'day'"),
+        ({"history": []}, "the history is empty"),
+        ({"counters": [{"name": "x", "value": "12", "unit": ""}]}, "counter 'x' has '12' where a number"),
+        ({"times": {"machine": {}, "versions": {}, "launches": [[]]}}, "must be a mapping"),
+        (
+            {
+                "times": {
+                    "machine": {},
+                    "versions": {},
+                    "launches": [{"base_ms": 1.0, "steps": {"dbp": [None]}, "ops": {}}],
+                }
+            },
+            "a timed launch has None where a number belongs",
+        ),
+        (
+            {"times": {"machine": {}, "versions": {}, "launches": [{"base_ms": 1, "steps": [1], "ops": {}}]}},
+            "has no attribute 'values'",
+        ),
         ({"experiment": {}}, "the experiment part needs counting, kernels, simulating, timing"),
     ],
 )

@@ -153,12 +153,13 @@ def write_reproduction(folder: Path, *names: str) -> None:
         reproduce(found, SimulatedSource(), folder, with_figures=False)
 
 
-def write_trace_of(path: Path, method: str = "nestpipe", workers: int = 1536) -> None:
+def write_trace_of(path: Path, method: str = "nestpipe", workers: int = 1536, recorded_as: str = "") -> None:
     """A trace as `nestpipe run --trace` writes it, of simulated steps."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     model, found = paper_model(), find(method)
     times = model.times(found.schedule, Conditions(workers))
     events = steady_timeline(found.schedule, times, 3).events()
-    write_trace(path, traced(events, method=method, workers=workers, rank=0, batch_size=64))
+    write_trace(path, traced(events, method=recorded_as or method, workers=workers, rank=0, batch_size=64))
 
 
 def write_ladder(folder: Path) -> None:

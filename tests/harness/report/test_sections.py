@@ -18,6 +18,7 @@ from harness.report import (
     training,
     trends,
 )
+from harness.report.build import build
 from harness.report.page import Figure, Section, Table, Timeline
 from harness.report.sources import LADDER_FILE, Invocation, Results, find_results
 from harness.sweep import session
@@ -200,7 +201,49 @@ def test_a_ladder_keeps_flat_and_failed_steps(tmp_path: Path) -> None:
     assert table.failed == {2}
     assert table.notes == ("window: LaunchError: rank 1 died",)
     assert section is not None
-    assert [block.name for block in section.blocks if isinstance(block, Figure)] == ["ladder-ladder-ladder-2"]
+    assert [block.name for block in section.blocks if isinstance(block, Figure)] == ["ladder-1-2"]
+
+
+def test_sweeps_and_traces_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
+    for folder in ("before", "after"):
+        sample.write_ladder(tmp_path / folder / "sweeps" / "ladder")
+        sample.write_trace_of(tmp_path / folder / "trace.jsonl")
+    page = build([tmp_path])
+    by_name = {section.name: section for section in page.sections}
+    assert [table.caption for table in tables(by_name["ladder"])] == [
+        "after/sweeps/ladder (measured, 0123456)",
+        "before/sweeps/ladder (measured, 0123456)",
+    ]
+    assert [figure.title.rpartition(": ")[2] for figure in page.figures()] == [
+        "after/sweeps/ladder (measured, 0123456)",
+        "before/sweeps/ladder (measured, 0123456)",
+    ]
+    assert [timeline.chart.title.rpartition(" (")[2] for timeline in page.timelines()] == [
+        "after/trace.jsonl)",
+        "before/trace.jsonl)",
+    ]
+    assert [table.caption.split(" (")[1].split(",")[0] for table in tables(by_name["timeline"])] == [
+        "after/trace.jsonl",
+        "before/trace.jsonl",
+    ]
+    ids = [figure.name for figure in page.figures()] + [chart.name for chart in page.timelines()]
+    assert len(set(ids)) == 4
+
+
+def test_ids_are_told_apart_where_names_differ_in_what_an_id_cannot_hold(tmp_path: Path) -> None:
+    for name in ("a-b.jsonl", "a_b.jsonl"):
+        for method in ("dbp-x", "dbp_x"):
+            sample.write_trace_of(tmp_path / name, method="dbp", recorded_as=method)
+    section = timelines.section(find_results([tmp_path]))
+    assert section is not None
+    ids = [block.name for block in section.blocks if isinstance(block, Timeline)]
+    assert len(set(ids)) == 4
+
+
+def test_a_sweep_that_was_moved_has_its_folder_beside_its_name(tmp_path: Path) -> None:
+    sample.write_ladder(tmp_path / "old")
+    (table,) = tables(ladder.section(find_results([tmp_path])))
+    assert table.caption == "ladder in old (measured, 0123456)"
 
 
 @pytest.mark.parametrize(

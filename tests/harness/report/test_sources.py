@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,49 @@ def test_one_id_at_two_commits_is_two_runs(tmp_path: Path) -> None:
     append(tmp_path / "results.jsonl", sample.run_rows(RUN_ID, sizes=(2,), commit="f" * 40))
     with pytest.raises(ValueError, match="two runs have the id"):
         find_results([tmp_path])
+
+
+@pytest.mark.parametrize(
+    ("damage", "number"),
+    [
+        (lambda lines: [lines[0][:40], *lines[1:]], 1),
+        (lambda lines: [lines[0][40:], *lines[1:]], 1),
+        (lambda lines: ["", *lines], 1),
+        (lambda lines: ["[1]", *lines], 1),
+        (lambda lines: [lines[0][:20]], 1),
+        (lambda lines: [lines[0][40:]], 1),
+        (lambda lines: [*lines[:4], lines[4][:-9]], 5),
+    ],
+    ids=["end", "beginning", "empty", "list", "only end", "only beginning", "last"],
+)
+def test_a_trace_is_told_by_what_is_left_of_it(
+    tmp_path: Path, damage: Callable[[list[str]], list[str]], number: int
+) -> None:
+    path = tmp_path / "step.jsonl"
+    sample.write_trace_of(path)
+    path.write_text("\n".join(damage(path.read_text().splitlines())))
+    with pytest.raises(ValueError, match=rf"step\.jsonl: line {number} is no op of a trace; remove it"):
+        find_results([tmp_path])
+
+
+def test_a_trace_with_bytes_that_are_no_text_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "step.jsonl"
+    sample.write_trace_of(path)
+    path.write_bytes(b"\xff\xfe" + path.read_bytes()[2:])
+    with pytest.raises(ValueError, match=r"step\.jsonl: damaged, not text throughout; remove the file"):
+        find_results([tmp_path])
+
+
+def test_a_trace_may_have_a_name_like_raw_steps(tmp_path: Path) -> None:
+    sample.write_trace_of(tmp_path / "steps-1.jsonl")
+    assert [path.name for path in find_results([tmp_path]).traces] == ["steps-1.jsonl"]
+
+
+@pytest.mark.parametrize("line", ['{"method": "GET", "url": "/', '{"method": "GET", "url": "/"}', "{", ""])
+def test_other_peoples_lines_are_no_trace(tmp_path: Path, line: str) -> None:
+    sample.write_run(tmp_path, RUN_ID, sizes=(1,))
+    (tmp_path / "log.jsonl").write_text(line)
+    assert find_results([tmp_path]).traces == {}
 
 
 def test_a_damaged_trace_and_damaged_steps_are_named(tmp_path: Path) -> None:

@@ -187,6 +187,19 @@ def test_export_writes_a_chrome_trace(tmp_path: Path) -> None:
     assert f"compute({step}, 1)" in {entry["name"] for entry in spans}
 
 
+@pytest.mark.parametrize(("command", "name"), [("show", "chart.svg"), ("export", "trace.json")])
+def test_a_file_is_overwritten_by_force_alone(command: str, name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_text("mine")
+    arguments = ["schedule", command, "dbp", "--out", str(path)]
+    refused = invoke(*arguments)
+    assert refused.exit_code == 1
+    assert refused.output == f"Error: {path} exists; --force overwrites it, or name another file\n"
+    assert path.read_text() == "mine"
+    assert invoke(*arguments, "--force").exit_code == 0
+    assert len(path.read_text()) > 1000
+
+
 def test_a_transfer_is_shown_while_issued_and_while_under_way() -> None:
     spans = [entry for entry in chrome_trace(events_of("nestpipe"), "p")["traceEvents"] if entry["ph"] == "X"]
     own = [entry for entry in spans if entry["name"] == "exchange(3, 1)"]

@@ -29,6 +29,7 @@ def test_a_run_is_traced_and_simulated(tmp_path: Path) -> None:
         str(tmp_path),
         "--trace",
         str(trace),
+        "--force",
     ]
     result = CliRunner().invoke(main, [*command, *options])
     assert result.exit_code == 0, result.output

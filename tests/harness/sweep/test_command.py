@@ -131,6 +131,75 @@ def test_mistakes_get_a_message(ladder: Path) -> None:
     assert str(blocked) in result.stderr
 
 
+@pytest.mark.parametrize("name", ["ladder.json", "sweep.json", "cells.jsonl"])
+def test_a_file_that_cannot_be_written_is_told_before_anything_is_measured(ladder: Path, name: str) -> None:
+    folder = ladder.parent / "out" / "ladder"
+    (folder / name).mkdir(parents=True)
+    result = sweep(ladder)
+    assert result.exit_code == 1
+    assert str(folder / name) in result.stderr
+    assert "use another --out" in result.stderr
+    assert [path.name for path in folder.iterdir()] == [name]
+
+
+@pytest.fixture
+def other(ladder: Path) -> Path:
+    """A file of the same name and with other steps."""
+    path = ladder.parent / "elsewhere" / ladder.name
+    path.parent.mkdir()
+    path.write_text(LADDER.replace('"fwp"', '"nestpipe"'))
+    return path
+
+
+@pytest.mark.parametrize("option", ["--json", "--dry-run", "--force", "--retry-failed"])
+def test_another_sweep_of_the_same_name_is_refused(ladder: Path, other: Path, option: str) -> None:
+    sweep(ladder)
+    folder = ladder.parent / "out" / "ladder"
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    into = ("--out", str(ladder.parent / "out"))
+    result = sweep(other, *into, option)
+    assert result.exit_code == 1
+    assert f"{folder} holds the sweep of {ladder}, and {other} is another one" in result.stderr
+    assert "use another --out" in result.stderr
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+    # Both ways out that it names.
+    assert "9 cells to measure" in sweep(other, "--dry-run").stdout
+    other.write_text('name = "other"\n' + other.read_text())
+    assert "9 cells to measure" in sweep(other, *into, "--dry-run").stdout
+
+
+def test_a_plan_may_change_where_it_is_and_move_as_it_is(ladder: Path, other: Path) -> None:
+    sweep(ladder)
+    changed = other.read_text()
+    ladder.write_text(changed)
+    more = sweep(ladder)
+    assert more.stderr.count("window, 1 worker") == 3
+    assert "3 cells in" in more.stdout
+    into = ("--out", str(ladder.parent / "out"))
+    moved = sweep(other, *into, "--rounds", "4")
+    assert moved.exit_code == 0, moved.output
+    assert moved.stderr.count("round 4 of 4") == 3
+    # It is the other file's now.
+    ladder.write_text(LADDER)
+    assert f"holds the sweep of {other}" in sweep(ladder).stderr
+
+
+def test_a_name_that_nothing_was_measured_under_is_free(
+    ladder: Path, other: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Interrupted(FakeLauncher):
+        def __call__(self, cell: Cell) -> Measurement:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("harness.sweep.session.Launcher", Interrupted)
+        sweep(ladder)
+    result = sweep(other, "--out", str(ladder.parent / "out"))
+    assert result.exit_code == 0, result.output
+    (ladder.parent / "out" / "ladder" / "sweep.json").write_text("{")
+    assert "sweep.json: cut short or damaged; remove it" in sweep(ladder).stderr
+
+
 @pytest.mark.slow
 def test_real_launches(tmp_path: Path) -> None:
     path = tmp_path / "real.toml"

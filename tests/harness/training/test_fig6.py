@@ -69,14 +69,15 @@ def invoke(*arguments: str) -> Result:
     [
         (["table2", "--quick"], "--quick is for fig6 alone"),
         (["all", "--set", "model=hstu"], "--set is for fig6 alone"),
+        (["table2", "--force"], "--force is for fig6 alone, not for table2"),
         (["fig6", "--steps", "3"], "--steps is not for fig6"),
         (["fig6", "--evidence", "simulated"], "--evidence is not for fig6"),
         (["fig6", "--seeds", "0"], "--seeds"),
         (["fig6", "--model", "dlrm"], "fuxi"),
     ],
 )
-def test_options_that_do_not_go_together(arguments: list[str], message: str) -> None:
-    result = invoke(*arguments)
+def test_options_that_do_not_go_together(arguments: list[str], message: str, tmp_path: Path) -> None:
+    result = invoke(*arguments, "--out", str(tmp_path))
     assert result.exit_code == 2
     assert message in result.output
 
@@ -125,11 +126,28 @@ def test_settings_and_numbers_can_be_given(asked: list[TrainingJob], tmp_path: P
     assert not list(tmp_path.glob("*.png"))
 
 
-def test_a_failed_launch_ends_it(monkeypatch: pytest.MonkeyPatch, asked: list[TrainingJob]) -> None:
+def test_an_earlier_document_is_overwritten_by_force_alone(asked: list[TrainingJob], tmp_path: Path) -> None:
+    document = tmp_path / "fig6.json"
+    document.write_text("of five seeds")
+    arguments = ["fig6", "--quick", "--no-figures", "--out", str(tmp_path)]
+    refused = invoke(*arguments)
+    assert refused.exit_code == 1
+    way_out = "--force overwrites it, or name another folder with --out FOLDER"
+    assert f"Error: {document} exists; {way_out}" in refused.output
+    assert (document.read_text(), asked) == ("of five seeds", [])
+    assert invoke(*arguments, "--dry-run").exit_code == 0
+    assert document.read_text() == "of five seeds"
+    assert invoke(*arguments, "--force").exit_code == 0
+    assert json.loads(document.read_text())["item"] == "fig6"
+
+
+def test_a_failed_launch_ends_it(
+    monkeypatch: pytest.MonkeyPatch, asked: list[TrainingJob], tmp_path: Path
+) -> None:
     def fail(function: object, job: TrainingJob, num_workers: int) -> list[TrainingReport]:
         raise LaunchError("rank 1 of 2 ended with exit code 9")
 
     monkeypatch.setattr(experiment, "launch_function", fail)
-    result = CliRunner().invoke(reproduce, ["fig6", "--quick"])
+    result = CliRunner().invoke(reproduce, ["fig6", "--quick", "--out", str(tmp_path)])
     assert result.exit_code == 1
     assert "Error: rank 1 of 2 ended with exit code 9" in result.output
