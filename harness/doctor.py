@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from packaging.requirements import Requirement
 
+from nestpipe.kernels.copy_rows import copy_rows
 from nestpipe.kernels.dispatch import is_interpreted, why_not
 
 Status = Literal["runs", "differs", "absent", "broken"]
@@ -143,7 +144,23 @@ def _kernels() -> Iterator[Finding]:
         reason = "Triton kernels need a CUDA device, and there is none"
     if reason and is_interpreted():
         reason += "; Triton's interpreter is on, which is for tests"
-    yield Finding("kernels", "triton", "absent" if reason else "runs", reason or version("triton"))
+    if reason or present is None:
+        yield Finding("kernels", "triton", "absent", reason)
+    elif problem := _problem_of_a_launch(present):
+        yield Finding("kernels", "triton", "broken", problem)
+    else:
+        yield Finding("kernels", "triton", "runs", version("triton"))
+
+
+def _problem_of_a_launch(device: torch.device) -> str:
+    """Why a kernel that may run does not; the first launch builds code, with a compiler of the system."""
+    row, position = torch.ones(1, 4, device=device), torch.zeros(1, dtype=torch.int64, device=device)
+    target = torch.zeros_like(row)
+    try:
+        copy_rows(row, position, target, position, impl="triton")
+        return "" if torch.equal(row, target) else "a row that was copied came out otherwise"
+    except Exception as error:  # whatever a compiler or a driver raises
+        return f"the first kernel fails: {_short(error)}"
 
 
 def _groups() -> Iterator[Finding]:

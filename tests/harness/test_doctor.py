@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -84,3 +84,23 @@ def test_unmet_requirements_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
         f"torch<1 is required, {torch.__version__} is installed",
         "no-such-thing>=2 is not installed",
     ]
+
+
+@pytest.mark.parametrize(
+    ("copy", "status", "detail"),
+    [
+        (lambda source, _, target, __, impl: target.copy_(source), "runs", version("triton")),
+        (lambda *rows, impl: None, "broken", "came out otherwise"),
+        (lambda *rows, impl: 1 / 0, "broken", "the first kernel fails: "),
+    ],
+)
+def test_a_kernel_is_launched_before_kernels_are_said_to_run(
+    monkeypatch: pytest.MonkeyPatch, copy: Callable[..., object], status: str, detail: str
+) -> None:
+    monkeypatch.setattr(doctor, "why_not", lambda device: "")
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cpu"))
+    monkeypatch.setattr(doctor, "copy_rows", copy)
+    found = {finding.subject: finding for finding in doctor._kernels()}["triton"]
+    assert found.status == status
+    assert detail in found.detail
