@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from typing import Any
 
 import torch
@@ -12,9 +13,9 @@ from torch import nn
 class TensorMeter:
     """The most bytes seen in tensors, when a dense forward has ended and when a step has.
 
-    Counted are storages of tensors that Python can reach, each once: tables, optimizer state, buffers, rows
-    and batches, not what autograd alone keeps. Objects from before the first meter of a process are left
-    out, since the collector need not look through them again.
+    Counted are storages of tensors that Python holds, each once: tables, optimizer state, buffers, rows and
+    batches, not what autograd or a transport thread alone keeps. Objects from before the first meter of a
+    process are left out, since the collector need not look through them again.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -25,7 +26,8 @@ class TensorMeter:
         head.register_forward_hook(self._after_forward)
 
     def sample(self) -> None:
-        """Look at what is alive now."""
+        """Look at what is alive now; cycles wait for a collector whose time is its own, so they go first."""
+        gc.collect()
         self.peak_bytes = max(self.peak_bytes, live_bytes())
 
     def _after_forward(self, head: nn.Module, inputs: Any, output: Any) -> None:
@@ -33,10 +35,25 @@ class TensorMeter:
 
 
 def live_bytes() -> int:
-    """Bytes of the storages of all tensors that the collector tracks, leaving out frozen objects."""
+    """Bytes of the storages of all tensors that Python holds, leaving out frozen objects.
+
+    When gloo's threads let go of a collective's tensors depends on the machine, and so do tensors that only
+    they hold.
+    """
     held = {}
     for item in gc.get_objects():
-        if type(item) in (torch.Tensor, nn.Parameter) and item.layout is torch.strided:
+        if type(item) not in (torch.Tensor, nn.Parameter) or item.layout is not torch.strided:
+            continue
+        if sys.getrefcount(item) > _references_from_elsewhere(item):
             storage = item.untyped_storage()
             held[storage.data_ptr()] = storage.nbytes()
     return sum(held.values())
+
+
+def _references_from_elsewhere(item: torch.Tensor) -> int:
+    """References to a tensor that a walk over the collector's objects sees and that do not keep it.
+
+    They are the walk's list, its variable and the argument of `getrefcount`, and one of C++ for as long as
+    anything there holds the tensor too.
+    """
+    return 3 + (item._use_count() > 1)  # type: ignore[attr-defined]  # torch's stub lacks it
