@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-
 from nestpipe.kernels.checks import check_bounds
 from nestpipe.routing import Routed, RowSpace
 
 
-def check_routed(spaces: Sequence[RowSpace], routed: Routed, before: Sequence[torch.Tensor]) -> None:
+def check_routed(spaces: Sequence[RowSpace], routed: Routed, before: Routed | None) -> None:
     """IndexError or ValueError that names row space, micro-batch and index; waits for a device.
 
     All positions at which the engine reads and writes rows come from `routed`: in the host table, in the
-    buffers and among the rows received. `before[space]` are the owner's rows of the batch before.
+    buffers and among the rows received. `before` is the batch before, where rows shared with it were asked
+    for.
     """
     for index, (space, route) in enumerate(zip(spaces, routed.spaces, strict=True)):
         where = f"row space {index}"
@@ -26,7 +25,9 @@ def check_routed(spaces: Sequence[RowSpace], routed: Routed, before: Sequence[to
             num_asked = part.positions.numel()
             if sum(part.serve_splits) != num_asked:
                 raise ValueError(f"route: {at}: {num_asked} positions, but ranks ask for {part.serve_splits}")
-    for index, (in_both, active) in enumerate(zip(routed.shared, before, strict=True)):
+    for index, in_both in enumerate(routed.shared):
+        assert before is not None
+        num_active = before.spaces[index].owner_rows.numel()
         num_rows = routed.spaces[index].owner_rows.numel()
-        check_bounds("route", f"row space {index}: shared active", in_both.active, active.numel())
+        check_bounds("route", f"row space {index}: shared active", in_both.active, num_active)
         check_bounds("route", f"row space {index}: shared prefetch", in_both.prefetch, num_rows)

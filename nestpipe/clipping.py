@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
+
 # What torch.nn.utils.clip_grad_norm_ adds to the norm before it divides.
 _EPS = 1e-6
 
@@ -32,6 +34,9 @@ class GradientClipping:
         if self.scope not in ("dense", "all"):
             raise ValueError(f'scope must be "dense" or "all", got {self.scope!r}')
 
-    def factor(self, norm: float) -> float:
-        """What gradients of this norm are multiplied by, at most 1 (as torch.nn.utils.clip_grad_norm_)."""
-        return min(1.0, self.max_norm / (norm + _EPS))
+    def factor(self, norm: torch.Tensor) -> torch.Tensor:
+        """What gradients of this norm [] are multiplied by, at most 1 (as torch.nn.utils.clip_grad_norm_).
+
+        A tensor, which no host has to read.
+        """
+        return (self.max_norm / (norm + _EPS)).clamp(max=1.0)

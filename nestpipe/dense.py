@@ -56,13 +56,13 @@ class FlatGradients:
         for parameter, view in zip(self._parameters, self._views, strict=True):
             parameter.grad = view
 
-    def squared_norm(self) -> float:
-        """Of all gradients together, in double precision."""
+    def squared_norm(self, device: torch.device) -> torch.Tensor:
+        """Of all gradients together, float64 [] on their `device`."""
         norms = [torch.linalg.vector_norm(flat, dtype=torch.float64) for flat in self._flats]
-        return sum(norm.square().item() for norm in norms)
+        return sum((norm.square() for norm in norms), torch.zeros((), dtype=torch.float64, device=device))
 
-    def scale(self, factor: float) -> None:
-        """Multiply every gradient."""
+    def scale(self, factor: torch.Tensor) -> None:
+        """Multiply every gradient by `factor` []."""
         for flat in self._flats:
             flat.mul_(factor)
 

@@ -57,7 +57,8 @@ class _Use:
     @property
     def turn(self) -> tuple[int, int, int, int]:
         """Uses of the same memory come in this order: the stages of one step, one step after another."""
-        step = self.buffer.step if self.op.kind is OpKind.AVERAGE else self.op.step
+        is_of_another_step = self.op.kind is OpKind.AVERAGE or self.buffer.name == "sizes"
+        step = self.buffer.step if is_of_another_step else self.op.step
         return (self.buffer.step, step, _STAGES.index(self.op.kind), self.op.id.micro_batch or 0)
 
 

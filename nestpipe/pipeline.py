@@ -26,6 +26,7 @@ from nestpipe.evaluation import Evaluated, Evaluator
 from nestpipe.exchange import RowExchange
 from nestpipe.executor import Executor
 from nestpipe.freshness import FreshnessMeter
+from nestpipe.late_sizes import read_sizes_late
 from nestpipe.layout import IdReader, Layout, build_layout, find_collections
 from nestpipe.loading import load_initial_rows
 from nestpipe.lr import LrFactor
@@ -112,6 +113,8 @@ class NestPipe:
         self.schedule = schedule or schedules.nestpipe()
         self.device = indexed(torch.device(device))
         streams = streams_of(self.device)
+        if streams.is_asynchronous:
+            self.schedule = read_sizes_late(self.schedule)
         if freshness is not None and streams.is_asynchronous:
             raise ValueError(f'freshness is counted on the host: it needs device="cpu", not {self.device}')
         transports = connect(process_group or default_group(), replicas, Kind(self.device, timeout, zero_sm))

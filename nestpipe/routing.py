@@ -9,7 +9,7 @@ bucketed by owner without further work.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import partial
 
@@ -68,7 +68,8 @@ class SpaceRoute:
     """One batch's part of a row space."""
 
     owner_rows: torch.Tensor
-    """[n] this rank's rows that anybody asked for, unique and ascending."""
+    """[n] this rank's rows that anybody asked for, unique and ascending; until their number is read, on a
+    device, with room behind them."""
     micro_batches: list[MicroBatchRoute]
 
 
@@ -84,18 +85,27 @@ class Flag(IntEnum):
 class Routed:
     """The outcome of `route`: what every rank had, and the routes if all had a batch."""
 
-    flags: list[Flag]
-    spaces: list[SpaceRoute]
-    shared: list[Shared]
+    flags: list[Flag] = field(default_factory=list)
+    spaces: list[SpaceRoute] = field(default_factory=list)
+    shared: list[Shared] = field(default_factory=list)
     """By row space the rows that another batch has as well, where they were asked for."""
+    sizes: torch.Tensor | None = None
+    """On a device how many rows each of `spaces` has and then each of `shared`, until the host reads it."""
+
+    def cut(self, sizes: Sequence[int]) -> None:
+        """Leave of rows and shared positions as many as there are: `sizes` as `self.sizes` says."""
+        for route, num in zip(self.spaces, sizes, strict=False):
+            route.owner_rows = route.owner_rows[:num]
+        self.shared = [s.cut(num) for s, num in zip(self.shared, sizes[len(self.spaces) :], strict=True)]
+        self.sizes = None
 
 
 class Router:
     """Routes batches over one transport; every rank calls `route` once a step, with or without keys.
 
-    Keys are on `device`, the CPU by default, and so is all that is made of them. On a device that is
-    `asynchronous` the host reads twice: the counts, as the keys' All2All needs them on the host, and what
-    has come of them, the sizes of the owner's part.
+    Keys are on `device`, the CPU by default, and so is all that is made of them. From a device that is
+    `asynchronous` the host reads the counts, as the keys' All2All needs them, and what has come of them,
+    the sizes of the owner's part: at once, or late, with the next batch's counts.
     """
 
     def __init__(
@@ -123,14 +133,16 @@ class Router:
         keys: list[list[torch.Tensor]],
         num_micro_batches: int,
         flag: Flag,
-        before: Sequence[torch.Tensor] = (),
+        before: Routed | None = None,
+        late_sizes: bool = False,
     ) -> Routed:
         """Exchange counts, flags and keys.
 
         `keys[space][micro_batch]` are owner-major keys [num_ids], duplicates included; with a flag
         other than BATCH they are ignored. Two All2Alls: counts with the flag, then the keys of all
-        micro-batches; only the first if any rank has no batch. `before[space]` are the `owner_rows` of
-        another batch, for the rows shared with it.
+        micro-batches; only the first if any rank has no batch. `before` is another batch, for the rows
+        shared with it; its sizes are read here if they have not been. With `late_sizes` those of the
+        outcome are not.
         """
         num_ranks, num_segments = self._transport.size, len(self._spaces) * num_micro_batches
         inverses: list[torch.Tensor] = []
@@ -148,19 +160,26 @@ class Router:
             outgoing, counts[:, 1:] = bucketize_keys(uniques, num_ranks, rows_per_rank)
         received_counts = torch.empty_like(counts)
         wait(self._transport.all_to_all(received_counts, counts))
-        sent, received = torch.stack((counts, received_counts)).tolist()
+        sent, received = _read(counts, received_counts, before)
         flags = [Flag(row[0]) for row in received]
         if any(f is not Flag.BATCH for f in flags):
-            return Routed(flags, [], [])
+            return Routed(flags)
         requests = [row[1:] for row in sent]  # [owner][segment]
         serves = [row[1:] for row in received]  # [sender][segment]
         segments = self._exchange_keys(outgoing, requests, serves)
-        owned, in_both = self._owned(segments, num_micro_batches, before)
+        owned = self._owned(segments, num_micro_batches)
         spaces = [
             self._space_route(index, num_micro_batches, inverses, requests, serves, unique)
             for index, unique in enumerate(owned)
         ]
-        return Routed(flags, spaces, in_both)
+        routed = Routed(flags, spaces, self._shared(owned, before))
+        nums = [unique.num for unique in owned] + [shared.num for shared in routed.shared]
+        unread = [num for num in nums if num is not None]
+        if unread:
+            routed.sizes = torch.stack(unread)
+            if not late_sizes:
+                routed.cut(routed.sizes.tolist())
+        return routed
 
     def _exchange_keys(
         self, outgoing: torch.Tensor, requests: list[list[int]], serves: list[list[int]]
@@ -179,23 +198,22 @@ class Router:
         self,
         segments: list[tuple[torch.Tensor, ...]],
         num_micro_batches: int,
-        before: Sequence[torch.Tensor],
-    ) -> tuple[list[Unique], list[Shared]]:
-        """Of each space the rows that anybody asks of this rank, and those of them that are in `before`."""
+    ) -> list[Unique]:
+        """Of each space the rows that anybody asks of this rank."""
         owned = []
         for index, (space, finder) in enumerate(zip(self._spaces, self._unique_rows, strict=True)):
             of_space = range(index * num_micro_batches, (index + 1) * num_micro_batches)
             asked = torch.cat([of_sender[s] for s in of_space for of_sender in segments])
             asked -= self._transport.rank * space.rows_per_rank
             owned.append(finder(asked))
-        find_shared = shared_positions_on_device if self._asynchronous else shared_positions
-        in_both = [find_shared(a, unique.keys) for a, unique in zip(before, owned, strict=False)]
-        if not self._asynchronous:
-            return owned, in_both
-        nums = [found.num for found in owned] + [found.num for found in in_both]
-        sizes = torch.stack([num for num in nums if num is not None]).tolist()
-        owned = [u._replace(keys=u.keys[:num]) for u, num in zip(owned, sizes, strict=False)]
-        return owned, [s.cut(num) for s, num in zip(in_both, sizes[len(owned) :], strict=True)]
+        return owned
+
+    def _shared(self, owned: list[Unique], before: Routed | None) -> list[Shared]:
+        """Of each space which of those rows are in `before`."""
+        if before is None:
+            return []
+        find = shared_positions_on_device if self._asynchronous else shared_positions
+        return [find(route.owner_rows, mine.keys) for route, mine in zip(before.spaces, owned, strict=True)]
 
     def _space_route(
         self,
@@ -217,3 +235,19 @@ class Router:
                 for m, s in enumerate(of_space)
             ],
         )
+
+
+def _read(
+    counts: torch.Tensor, received_counts: torch.Tensor, before: Routed | None
+) -> tuple[list[list[int]], list[list[int]]]:
+    """What route needs on the host, in one go: both counts and, unless it is known, how large `before` is."""
+    unread = None if before is None else before.sizes
+    both = torch.stack((counts, received_counts))
+    if before is None or unread is None:
+        sent, received = both.tolist()
+        return sent, received
+    values = torch.cat((both.view(-1), unread)).tolist()
+    before.cut(values[both.numel() :])
+    num_ranks, width = counts.shape
+    rows = [values[start : start + width] for start in range(0, both.numel(), width)]
+    return rows[:num_ranks], rows[num_ranks:]

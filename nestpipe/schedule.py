@@ -123,6 +123,8 @@ class Schedule:
     fresh: bool = True
     """False: rows may be one step stale, and gradients are applied to the table's current rows."""
     num_row_buffers: int = 1
+    late_sizes: bool = False
+    """How many rows a batch looks up is read along with the next batch's counts."""
 
     @property
     def num_micro_batches(self) -> int:

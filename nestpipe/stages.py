@@ -137,19 +137,17 @@ class Engine:
         flag = Flag.ERROR if state.error else Flag.END if state.batch is None else Flag.BATCH
         if self.replicas is not None:
             flag = self._worst_flag(flag)
-        before: Sequence[torch.Tensor] = ()
-        if self.streams.is_asynchronous and previous is not None:
-            # How many rows are shared is read where the counts are, and not by the memory lane.
-            before = [route.owner_rows for route in previous.routes]
-        routed = self.router.route(keys, state.schedule.num_micro_batches, flag, before)
-        state.alive = all(f is Flag.BATCH for f in routed.flags)
+        # How many rows are shared with a device's batch before is read here, and not by the memory lane.
+        before = previous.routed if self.streams.is_asynchronous and previous is not None else None
+        is_late = state.schedule.late_sizes and not self.check_bounds
+        state.routed = self.router.route(keys, state.schedule.num_micro_batches, flag, before, is_late)
+        state.alive = all(f is Flag.BATCH for f in state.routed.flags)
         if state.alive:
             if self.check_bounds:
-                check_routed([table.space for table in self.tables], routed, before)
-            state.routes, state.shared = routed.spaces, routed.shared
+                check_routed([table.space for table in self.tables], state.routed, before)
             return
         state.stream.stop()
-        if Flag.ERROR in routed.flags:
+        if Flag.ERROR in state.routed.flags:
             state.error = agreed_error(self.transports.agreement, state.error)
 
     def _worst_flag(self, flag: Flag) -> Flag:
@@ -169,7 +167,7 @@ class Engine:
             table.read(route.owner_rows, buffer.rows, buffer.state if state.schedule.fresh else {})
         previous = self.states.get(op.step - 1)
         if not self.streams.is_asynchronous and previous is not None and previous.alive:
-            state.shared = [
+            state.routed.shared = [
                 shared_positions(before.owner_rows, route.owner_rows)
                 for before, route in zip(previous.routes, state.routes, strict=True)
             ]
@@ -254,7 +252,7 @@ class Engine:
         state = self.states[op.step]
         if not state.alive:
             return
-        state.gradient_factor = self.updates.clip(state.buffers)
+        state.gradient_factor = self.updates.clip(state.buffers, self.device)
         if state.schedule.fresh:
             for buffer in state.buffers:
                 self._update_rows(state, buffer)

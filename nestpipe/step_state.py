@@ -10,7 +10,7 @@ import torch
 from nestpipe.batching import MicroBatch, merge_outputs
 from nestpipe.buffers import RowBuffer
 from nestpipe.exchange import RowTransfer
-from nestpipe.routing import MicroBatchRoute, SpaceRoute
+from nestpipe.routing import MicroBatchRoute, Routed, SpaceRoute
 from nestpipe.schedule import Schedule
 from nestpipe.stream import BatchStream
 from nestpipe.unique import Shared
@@ -32,16 +32,24 @@ class StepState:
     """Ids of each slot, by micro-batch and row space."""
     alive: bool = False
     """Every rank has a batch for this step; known after route."""
-    routes: list[SpaceRoute] = field(default_factory=list)
+    routed: Routed = field(default_factory=Routed)
     buffers: list[RowBuffer] = field(default_factory=list)
-    shared: list[Shared] = field(default_factory=list)
-    """By row space the rows that the batch before has as well."""
     received: dict[int, list[RowTransfer]] = field(default_factory=dict)
     row_gradients: dict[int, list[torch.Tensor]] = field(default_factory=dict)
-    gradient_factor: float = 1.0
-    """What the gradients of rows are multiplied by where they are clipped."""
+    gradient_factor: torch.Tensor | None = None
+    """[], what the gradients of rows are multiplied by where they are clipped."""
     losses: list[torch.Tensor] = field(default_factory=list)
     outputs: list[Any] = field(default_factory=list)
+
+    @property
+    def routes(self) -> list[SpaceRoute]:
+        """By row space which rows, whose and for whom."""
+        return self.routed.spaces
+
+    @property
+    def shared(self) -> list[Shared]:
+        """By row space the rows that the batch before has as well."""
+        return self.routed.shared
 
     def routes_of(self, micro_batch: int) -> list[MicroBatchRoute]:
         """One micro-batch's route in every row space."""

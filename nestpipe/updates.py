@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -28,21 +27,20 @@ class Updates:
     dense_lr_factor: LrFactor | None = None
     clipping: GradientClipping | None = None
 
-    def clip(self, buffers: Sequence[RowBuffer]) -> float:
-        """Scale the dense gradients, and return the factor for those of the rows in `buffers`.
+    def clip(self, buffers: Sequence[RowBuffer], device: torch.device) -> torch.Tensor | None:
+        """Scale the dense gradients, and return the factor [] for those of the rows in `buffers`, if any.
 
-        A collective where rows count, on the caller's thread.
+        A collective where rows count, on the caller's thread. The host reads nothing of the `device`.
         """
         if self.clipping is None:
-            return 1.0
+            return None
         with_rows = self.clipping.scope == "all"
-        squares = self.flat.squared_norm()
+        squares = self.flat.squared_norm(device)
         if with_rows:
-            squares += self._squared_norm_of_rows(buffers)
-        factor = self.clipping.factor(math.sqrt(squares))
-        if factor < 1.0:
-            self.flat.scale(factor)
-        return factor if with_rows else 1.0
+            squares += self._squared_norm_of_rows(buffers, device)
+        factor = self.clipping.factor(squares.sqrt())
+        self.flat.scale(factor)
+        return factor if with_rows else None
 
     def update_dense(self, step: int) -> None:
         """One step of the dense optimizer; leaves zeros for the next window's gradients."""
@@ -57,24 +55,24 @@ class Updates:
             group["lr"] = rate
         self.flat.zero()
 
-    def update_rows(self, buffer: RowBuffer, step: int, gradient_factor: float) -> None:
+    def update_rows(self, buffer: RowBuffer, step: int, gradient_factor: torch.Tensor | None) -> None:
         """One step of the sparse optimizer on the rows and state of a buffer."""
         # TorchRec's convention: summed over all duplicates, divided by the ranks that share the table.
         gradients = buffer.gradients
         if self.transports.comm.size > 1:
             gradients.div_(self.transports.comm.size)
-        if gradient_factor != 1.0:
+        if gradient_factor is not None:
             gradients.mul_(gradient_factor)
         factor = factor_at(self.sparse_lr_factor, step)
         self.sparse_optimizer.update(buffer.rows, buffer.state, gradients, step + 1, factor)
 
-    def _squared_norm_of_rows(self, buffers: Sequence[RowBuffer]) -> float:
+    def _squared_norm_of_rows(self, buffers: Sequence[RowBuffer], device: torch.device) -> torch.Tensor:
         control = self.transports.control
         sharing = self.transports.comm.size
-        squares = torch.zeros((), dtype=torch.float64)
+        squares = torch.zeros((), dtype=torch.float64, device=device)
         for buffer in buffers:
             norm = torch.linalg.vector_norm(buffer.gradients, dtype=torch.float64)
-            squares += (norm / sharing).square().cpu()
+            squares += (norm / sharing).square()
         wait(control.all_reduce(squares))
         num_groups = control.size // sharing
-        return squares.item() / num_groups
+        return squares / num_groups

@@ -15,6 +15,7 @@ from itertools import combinations
 from nestpipe.counterexample import Counterexample, explain
 from nestpipe.happens_before import Order, ScheduleError, order
 from nestpipe.hazards import Hazard, described, find_disorder, find_hazards
+from nestpipe.late_sizes import read_sizes_late
 from nestpipe.lives import Miss, Subject
 from nestpipe.schedule import Buffer, Op, OpKind, Schedule, overlap_batches, split_window, synchronous
 
@@ -128,6 +129,8 @@ def _check_declared(schedule: Schedule) -> None:
     model = split_window(plain if schedule.fresh else overlap_batches(plain, fresh=False), schedule.cuts)
     if schedule.fresh and any(op.kind is OpKind.SYNC for op in schedule.steady):
         model = split_window(overlap_batches(plain), schedule.cuts)
+    if schedule.late_sizes:
+        model = read_sizes_late(model)
     touched = {(op.kind, op.id.micro_batch): op.shifted(-op.step) for op in model.steady}
     for op in schedule.steady:
         expected = touched.get((op.kind, op.id.micro_batch))

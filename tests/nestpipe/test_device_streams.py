@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from nestpipe import NestPipe, RowWiseAdagrad, Tracer, pipeline, schedules, streams
+from nestpipe import GradientClipping, NestPipe, RowWiseAdagrad, Tracer, pipeline, schedules, streams
 from nestpipe.executor import MAX_STEPS_BEHIND, Executor
 from nestpipe.schedule import Lane, Op, OpId, OpKind, Schedule
 from nestpipe.streams import CpuStreams, DeviceStreams, TorchAccelerator, streams_of
@@ -88,10 +88,27 @@ def test_work_beside_the_lanes_is_waited_for(fake: FakeAccelerator, monkeypatch:
     assert load_and_go_on()
 
 
-def test_the_host_reads_twice_a_step_and_on_the_keys_lane_alone(
-    fake: FakeAccelerator, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("schedule", "reads_a_route", "clipping"),
+    [
+        (schedules.nestpipe(2), 1, None),
+        (schedules.nestpipe(2), 1, GradientClipping(0.1, "all")),
+        (schedules.dbp(), 1, None),
+        (schedules.uniemb(), 1, GradientClipping(0.1)),
+        (schedules.sync(), 2, None),
+        (schedules.fwp(2), 2, None),
+    ],
+    ids=lambda value: getattr(value, "name", None),
+)
+def test_the_host_reads_on_the_keys_lane_alone(
+    fake: FakeAccelerator,
+    monkeypatch: pytest.MonkeyPatch,
+    schedule: Schedule,
+    reads_a_route: int,
+    clipping: GradientClipping | None,
 ) -> None:
-    """Route reads the counts, then the sizes of what has come of them; no other thread waits for the device.
+    """Route reads the counts, and with them what has come of those before; no other thread waits for the
+    device. Without a batch ahead it reads twice.
 
     Plain versions of kernels, which an accelerator does not run, may read.
     """
@@ -108,7 +125,8 @@ def test_the_host_reads_twice_a_step_and_on_the_keys_lane_alone(
             Model().to(DATA.dtype),
             sparse_optimizer=OPTIMIZER,
             dense_optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
-            schedule=schedules.nestpipe(2),
+            schedule=schedule,
+            clipping=clipping,
         ) as trained,
         fake.recording(),
     ):
@@ -121,7 +139,7 @@ def test_the_host_reads_twice_a_step_and_on_the_keys_lane_alone(
     keys, host = "nestpipe-0-keys", "nestpipe-0-host"
     assert reads == {host}  # which works on what is still in host memory
     assert set(lists) <= {keys, host}
-    num_routed, rest = divmod(lists.count(keys), 2)
+    num_routed, rest = divmod(lists.count(keys), reads_a_route)
     assert NUM_STEPS <= num_routed <= NUM_STEPS + trained.schedule.look_ahead
     assert rest == 0
     assert waits <= {"MainThread"}  # of the device as a whole, once it is steps behind

@@ -13,7 +13,7 @@ from nestpipe.buffers import RowBuffer
 from nestpipe.layout import Table
 from nestpipe.loading import owned_rows
 from nestpipe.optim import Adam
-from nestpipe.routing import Flag, Routed, Router, RowSpace
+from nestpipe.routing import Flag, Routed, Router, RowSpace, SpaceRoute
 from nestpipe.transport import Transport, default_group
 from nestpipe.unique import (
     Shared,
@@ -103,26 +103,34 @@ def _route(rank: int, num_workers: int) -> list[list[tuple[torch.Tensor, torch.T
     return results
 
 
-def _routes_both_ways(rank: int, num_workers: int) -> list[tuple[Routed, Routed]]:
+def _routes_both_ways(rank: int, num_workers: int, late_sizes: bool) -> list[tuple[Routed, Routed]]:
     """What a host's router and a device's find for the same batches, each with rows of the one before."""
     spaces = [RowSpace(1, torch.float32, 17, num_workers), RowSpace(1, torch.float32, 5, num_workers)]
     routers = [Router(spaces, Transport(default_group()), asynchronous=a) for a in (False, True)]
-    found = []
-    before: list[torch.Tensor] = []
+    found: list[tuple[Routed, Routed]] = []
     for batch in range(3):
         keys = [
             [s.owner_major(_keys(rank, 5 * batch + index, m, s.num_rows)) for m in range(2)]
             for index, s in enumerate(spaces)
         ]
-        plain, unread = (router.route(keys, 2, Flag.BATCH, before) for router in routers)
-        before = [route.owner_rows for route in plain.spaces]
+        before = found[-1] if found else (None, None)
+        plain, unread = (
+            router.route(keys, 2, Flag.BATCH, of_router, late_sizes)
+            for router, of_router in zip(routers, before, strict=True)
+        )
+        assert plain.sizes is None
+        assert (unread.sizes is None) != late_sizes
         found.append((plain, unread))
+    after_the_last = routers[1].route([], 2, Flag.END, found[-1][1], late_sizes)
+    assert (after_the_last.flags, after_the_last.spaces) == ([Flag.END] * num_workers, [])
+    assert all(unread.sizes is None for _, unread in found)
     return found
 
 
+@pytest.mark.parametrize("late_sizes", [False, True])
 @pytest.mark.parametrize("num_workers", [1, 2])
-def test_a_device_routes_as_the_host_does(num_workers: int) -> None:
-    for result in run_workers(_routes_both_ways, num_workers):
+def test_a_device_routes_as_the_host_does(num_workers: int, late_sizes: bool) -> None:
+    for result in run_workers(_routes_both_ways, num_workers, late_sizes):
         for plain, unread in result:
             assert len(plain.shared) == len(unread.shared)
             for one, other in zip(plain.shared, unread.shared, strict=True):
@@ -137,10 +145,10 @@ def test_a_device_routes_as_the_host_does(num_workers: int) -> None:
         assert all(plain.shared for plain, _ in result[1:])
 
 
-def _routed() -> tuple[list[RowSpace], Routed, list[torch.Tensor]]:
+def _routed() -> tuple[list[RowSpace], Routed, Routed]:
     spaces = [RowSpace(1, torch.float32, 17, 1)]
     router = Router(spaces, Transport(None), asynchronous=True)
-    before = [torch.tensor([0, 3, 9])]
+    before = Routed(spaces=[SpaceRoute(torch.tensor([0, 3, 9]), [])])
     return spaces, router.route([[torch.tensor([3, 3, 8]), torch.tensor([9])]], 2, Flag.BATCH, before), before
 
 
@@ -216,8 +224,8 @@ def test_a_pipeline_checks_bounds_where_it_is_asked_to(
 ) -> None:
     checked: list[int] = []
 
-    def check(spaces: list[RowSpace], routed: Routed, before: object) -> None:
-        check_routed(spaces, routed, ())
+    def check(spaces: list[RowSpace], routed: Routed, before: Routed | None) -> None:
+        check_routed(spaces, routed, before)
         checked.append(len(routed.spaces))
 
     monkeypatch.setattr(stages, "check_routed", check)

@@ -7,6 +7,7 @@ import itertools
 import pytest
 
 from nestpipe import schedules
+from nestpipe.late_sizes import read_sizes_late
 from nestpipe.schedule import Lane, OpId, OpKind, Schedule, overlap_batches, split_window, synchronous
 
 ALL = [
@@ -94,6 +95,25 @@ def test_freshness_edges() -> None:
 def test_bad_cuts(cuts: object) -> None:
     with pytest.raises(ValueError, match="cuts must be a positive int"):
         split_window(synchronous(), cuts)  # type: ignore[arg-type]
+
+
+def test_late_sizes_hold_up_the_lookup_alone() -> None:
+    for schedule in (schedules.dbp(), schedules.nestpipe(3), schedules.uniemb()):
+        late = read_sizes_late(schedule)
+        added = {
+            str(op.id): set(op.after) - set(before.after)
+            for op, before in zip(late.steady, schedule.steady, strict=True)
+            if op.after != before.after
+        }
+        assert added == {"retrieve(1)": {OpId(OpKind.ROUTE, 2)}}
+        assert late.late_sizes
+        assert late.look_ahead == schedule.look_ahead
+
+
+def test_sizes_are_read_at_once_where_no_batch_is_routed_ahead() -> None:
+    for schedule in (schedules.sync(), schedules.fwp(3)):
+        assert read_sizes_late(schedule) is schedule
+        assert not schedule.late_sizes
 
 
 def test_directives_apply_once() -> None:

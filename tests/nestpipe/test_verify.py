@@ -12,6 +12,7 @@ import pytest
 from nestpipe import schedules
 from nestpipe.averaging import average_replicas
 from nestpipe.happens_before import ScheduleError
+from nestpipe.late_sizes import read_sizes_late
 from nestpipe.schedule import Buffer, Lane, Op, OpId, OpKind, Schedule
 from nestpipe.verify import Proof, verify, window
 from tests.nestpipe.random_runs import random_run, staleness
@@ -26,6 +27,9 @@ FRESH = {
     "nestpipe-chosen": schedules.nestpipe_chosen(),
     "nestpipe-2d": schedules.nestpipe_2d(),
     "sync-2d": average_replicas(schedules.sync()),
+    "dbp-late-sizes": read_sizes_late(schedules.dbp()),
+    "nestpipe-late-sizes": read_sizes_late(schedules.nestpipe()),
+    "nestpipe-2d-late-sizes": read_sizes_late(schedules.nestpipe_2d()),
 }
 NESTPIPE = schedules.nestpipe(3)
 
@@ -166,6 +170,19 @@ def _at_step(name: str, step: int) -> str:
 
 
 STALE_EDGES = {"sync(0) -> exchange(0, 0)": 1, "update(-1) -> sync(0)": 4}
+
+
+def test_a_lookup_before_its_size_is_read_is_found_and_named() -> None:
+    schedule = read_sizes_late(NESTPIPE)
+    proof = verify(dict(edges(schedule))["route(1) -> retrieve(0)"])
+    assert not proof.holds
+    (hazard,) = proof.buffer_hazards
+    assert str(hazard) == (
+        "read too early: retrieve(0) reads sizes(0) before or while route(1) writes it; missing: "
+        "route(1) -> retrieve(0)"
+    )
+    with pytest.raises(ScheduleError, match=r"route\(2\) must declare that it writes sizes\(1\)"):
+        verify(replace(NESTPIPE, late_sizes=True))
 
 
 def test_edges_whose_loss_makes_reads_stale() -> None:
