@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import sys
+from itertools import chain, groupby
+from operator import itemgetter, methodcaller
 from typing import Any
 
 import torch
@@ -41,19 +43,34 @@ def live_bytes() -> int:
     they hold.
     """
     held = {}
-    for item in gc.get_objects():
-        if type(item) not in (torch.Tensor, nn.Parameter) or item.layout is not torch.strided:
-            continue
-        if sys.getrefcount(item) > _references_from_elsewhere(item):
+    for item in (*_tracked(torch.Tensor), *_tracked(nn.Parameter)):
+        if item.layout is torch.strided and sys.getrefcount(item) > _references_from_elsewhere(item):
             storage = item.untyped_storage()
             held[storage.data_ptr()] = storage.nbytes()
     return sum(held.values())
 
 
+def _tracked(kind: type[torch.Tensor]) -> list[torch.Tensor]:
+    """All objects of exactly that type that the collector tracks, found in a single call into C.
+
+    A tuple that another thread is still building is among all objects; while they are in a list, that thread
+    cannot finish it and fails. So none may run until the list is gone, and any line of Python would let it.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()  # a collection runs finalizers
+    try:
+        objects = chain.from_iterable(map(gc.get_objects, (None,)))
+        by_type = filter(methodcaller("__contains__", kind), groupby(objects, type))
+        return list(chain.from_iterable(map(itemgetter(1), by_type)))
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 def _references_from_elsewhere(item: torch.Tensor) -> int:
     """References to a tensor that a walk over the collector's objects sees and that do not keep it.
 
-    They are the walk's list, its variable and the argument of `getrefcount`, and one of C++ for as long as
+    They are the walk's tuple, its variable and the argument of `getrefcount`, and one of C++ for as long as
     anything there holds the tensor too.
     """
     return 3 + (item._use_count() > 1)  # type: ignore[attr-defined]  # torch's stub lacks it

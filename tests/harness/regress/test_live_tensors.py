@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import sys
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -45,6 +47,34 @@ def test_what_others_hold_too_counts_and_what_they_alone_hold_does_not() -> None
     del saved
     assert live_bytes() - before == leaf.nbytes + graph.nbytes
     graph.backward()
+
+
+def test_other_threads_are_not_disturbed() -> None:
+    """A tuple under construction must not be held by anybody else, or the thread that builds it fails."""
+    failures: list[SystemError] = []
+    num_built = 0
+    has_ended = threading.Event()
+
+    def build() -> None:
+        nonlocal num_built
+        while not has_ended.is_set():
+            try:
+                num_built += len(tuple(number for number in range(100))) // 100
+            except SystemError as error:
+                failures.append(error)
+
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    thread = threading.Thread(target=build)
+    thread.start()
+    try:
+        while num_built < 20_000 and not failures:
+            live_bytes()
+    finally:
+        has_ended.set()
+        thread.join()
+        sys.setswitchinterval(interval_s)
+    assert failures == []
 
 
 def test_the_meter_keeps_the_most_and_looks_after_each_forward() -> None:
