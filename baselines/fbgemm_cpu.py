@@ -20,6 +20,21 @@ the most that glibc hands out again without new pages; 20,000 ids of 7 M keys ta
 _Arrays = tuple[np.ndarray, np.ndarray]
 
 
+def check_device(device: torch.device) -> None:
+    """ValueError for an accelerator where FBGEMM, by which TorchRec looks rows up, is built for CPUs."""
+    import fbgemm_gpu  # noqa: F401 - defines the operator
+
+    key = torch._C._dispatch_key_for_device(device.type)
+    if device.type != "cpu" and not torch._C._dispatch_has_kernel_for_dispatch_key(
+        f"fbgemm::{_OPERATOR}", key
+    ):
+        raise ValueError(
+            f"TorchRec cannot run on {device}: the FBGEMM installed here has no operators for {key}; install "
+            "requirements/cuda.txt, or leave out TorchRec's methods and the check of those that are compared "
+            "with them"
+        )
+
+
 @cache
 def register() -> torch.library.Library | None:
     """Give the operator a CPU kernel for the rest of the process; None where FBGEMM has one already."""

@@ -30,9 +30,10 @@ def make_sharders(setup: Setup, *, dedup: bool) -> Sharders:
     `dedup` sends each unique key of a worker's batch once. TorchRec offers it for EmbeddingCollection
     alone: a pooled row-wise exchange carries one partial sum a sample whatever its keys, so only the
     keys could shrink, and EmbeddingBagCollection stays as it is. Raises ValueError for updates that
-    TorchRec cannot make.
+    TorchRec cannot make, and for a device that FBGEMM's build here does not run on.
     """
     check_updates(setup)
+    fbgemm_cpu.check_device(setup.device)
     params = fused_params(setup.sparse_optimizer, setup.device)
     if dedup and setup.device.type == "cpu":
         fbgemm_cpu.register()

@@ -146,6 +146,21 @@ def test_tables_in_float64_are_an_error() -> None:
         run_workers(_double, 1)
 
 
+def _on_cuda(rank: int, num_workers: int, name: str) -> None:
+    from baselines import registry
+    from baselines.interface import Setup
+
+    model, cuda = Case("pooled").model(), torch.device("cuda")
+    registry.get(name).build(Setup(model, SGD(0.1), lambda p: torch.optim.SGD(p, lr=0.1), cuda))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="FBGEMM's CUDA build may be here")
+@pytest.mark.parametrize("name", [*PIPELINES, "2d-sp"])
+def test_a_device_that_fbgemm_is_not_built_for_is_named(name: str) -> None:
+    with pytest.raises(ValueError, match="TorchRec cannot run on cuda: the FBGEMM installed here has no"):
+        run_workers(_on_cuda, 1, name)
+
+
 @pytest.mark.parametrize("name", ["torchrec-sparse-dist"])
 def test_a_second_epoch_goes_on(name: str) -> None:
     assert run_workers(_two_epochs, 2, name) == [(3, 3)] * 2
