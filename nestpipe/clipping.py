@@ -39,4 +39,9 @@ class GradientClipping:
 
         A tensor, which no host has to read.
         """
-        return (self.max_norm / (norm + _EPS)).clamp(max=1.0)
+        return (torch.full_like(norm, self.max_norm) / (norm + _EPS)).clamp(max=1.0)
+
+
+def scale(gradients: torch.Tensor, factor: torch.Tensor) -> None:
+    """Multiply `gradients` by `factor` [] in place, which is not rounded to 16 bits before they are."""
+    gradients.mul_(factor.to(torch.promote_types(gradients.dtype, torch.float32)).view(1))

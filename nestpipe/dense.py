@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from nestpipe.clipping import scale
 from nestpipe.transport import Transport, wait
 
 
@@ -64,7 +65,7 @@ class FlatGradients:
     def scale(self, factor: torch.Tensor) -> None:
         """Multiply every gradient by `factor` []."""
         for flat in self._flats:
-            flat.mul_(factor)
+            scale(flat, factor)
 
     def reduce(self, transport: Transport) -> FlatReduction:
         """Start averaging over the workers."""

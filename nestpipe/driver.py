@@ -55,7 +55,7 @@ class Driver:
         self._executor.run_until(OpId(OpKind.COMPUTE, step, last_micro_batch))
         # The last gradients are under way: what needs no update is done now, the next step waits for
         # this thread.
-        result = state.take_result() if state.alive else None
+        result = state.take_result(self._engine.device) if state.alive else None
         self._forget(step)
         self._executor.run_until(OpId(OpKind.UPDATE, step))
         if result is None:

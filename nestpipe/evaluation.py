@@ -129,7 +129,7 @@ class Evaluator:
             return None
         engine.reader.check(engine.features(batch))
         (part,), _ = split_batch(batch, engine.features, _ONE_MICRO_BATCH, None, None)
-        part.batch = move_batch(batch, engine.device)
+        part.batch = move_batch(engine.streams.pinned(batch), engine.device)
         part.features = engine.features(part.batch)
         return batch, part
 
@@ -171,7 +171,7 @@ class Evaluator:
 
     def _forward(self, part: MicroBatch, lookup: Lookup | None) -> tuple[torch.Tensor, Any]:
         if not part.num_samples:
-            return torch.zeros(()), None
+            return torch.zeros((), device=self._engine.device), None
         context = self._engine.context
         context.current = lookup
         torch.clear_autocast_cache()  # of weights as they were before the last update

@@ -16,6 +16,8 @@ from nestpipe.schedule import PER_MICRO_BATCH, Lane, Op, OpId, OpKind, Schedule
 
 TRANSFERS = frozenset({OpKind.EXCHANGE, OpKind.REDUCE, OpKind.ALLREDUCE})
 OPTIONAL = frozenset({OpKind.SYNC, OpKind.AVERAGE})
+NUM_STEADY_STEPS = 4
+"""Behind those in which the pipeline fills up: ops of more distant steps do not wait for each other."""
 
 
 class ScheduleError(ValueError):
@@ -48,6 +50,11 @@ def order(schedule: Schedule, num_steps: int) -> Order:
     delay = max(0, *(-op.step for op in schedule.steady))
     issued = [op for step in range(-schedule.look_ahead, num_steps + delay) for op in schedule.ops(step)]
     return _closure(issued, num_steps)
+
+
+def check_runs(schedule: Schedule) -> None:
+    """ScheduleError for a schedule whose ops would wait for each other for ever, or that `order` refuses."""
+    order(schedule, schedule.look_ahead + NUM_STEADY_STEPS)
 
 
 def check_form(schedule: Schedule) -> None:

@@ -9,18 +9,25 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from nestpipe.happens_before import ScheduleError, check_runs
 from nestpipe.schedule import Buffer, Op, OpId, OpKind, Schedule
 
 
 def read_sizes_late(schedule: Schedule) -> Schedule:
     """Look rows up once the next batch is routed, which is when their number is read.
 
-    A schedule that looks rows up before that batch is there stays as it is.
+    A schedule stays as it is if it looks rows up before that batch is there, or if that batch waits for what
+    is done with them.
     """
     step_of = {op.kind: op.step for op in schedule.steady}
     if step_of[OpKind.ROUTE] <= step_of[OpKind.RETRIEVE]:
         return schedule
-    return replace(schedule, steady=tuple(map(_with_sizes, schedule.steady)), late_sizes=True)
+    late = replace(schedule, steady=tuple(map(_with_sizes, schedule.steady)), late_sizes=True)
+    try:
+        check_runs(late)
+    except ScheduleError:
+        return schedule
+    return late
 
 
 def _with_sizes(op: Op) -> Op:

@@ -26,6 +26,7 @@ from nestpipe.evaluation import Evaluated, Evaluator
 from nestpipe.exchange import RowExchange
 from nestpipe.executor import Executor
 from nestpipe.freshness import FreshnessMeter
+from nestpipe.happens_before import check_runs
 from nestpipe.late_sizes import read_sizes_late
 from nestpipe.layout import IdReader, Layout, build_layout, find_collections
 from nestpipe.loading import load_initial_rows
@@ -40,6 +41,7 @@ from nestpipe.table import HostTable, HostTier
 from nestpipe.trace import Tracer
 from nestpipe.transport import Kind, connect, default_group
 from nestpipe.updates import Updates
+from nestpipe.warm_up import warm_up
 from nestpipe.window import WindowChooser
 
 DenseOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
@@ -113,6 +115,7 @@ class NestPipe:
         self.schedule = schedule or schedules.nestpipe()
         self.device = indexed(torch.device(device))
         streams = streams_of(self.device)
+        check_runs(self.schedule)
         if streams.is_asynchronous:
             self.schedule = read_sizes_late(self.schedule)
         if freshness is not None and streams.is_asynchronous:
@@ -166,6 +169,8 @@ class NestPipe:
             select=select,
             order=_key_centric(layout) if clustering == "key-centric" else clustering,
         )
+        if streams.is_asynchronous:
+            warm_up(self._engine)
         self._checkpoint = Checkpoint(model, self.dense_optimizer, tables, layout, transports, replicated)
         self._evaluator = Evaluator(self._engine, layout, self._settle)
         self._chooser = WindowChooser(self.schedule, control) if self.schedule.auto else None
@@ -200,7 +205,8 @@ class NestPipe:
     def progress(self, batches: Iterator[Any]) -> tuple[torch.Tensor, Any]:
         """Train one step and return `(loss, output)` of this worker's batch.
 
-        Batches are drawn up to `schedule.look_ahead` steps ahead, on another thread. Raises
+        Batches are drawn up to `schedule.look_ahead` steps ahead, on another thread; on an accelerator the
+        step needs the batch after it, too, or its end, to be there (`nestpipe.late_sizes`). Raises
         StopIteration on every worker at the first step for which any worker has no batch; what others
         had drawn is in `untrained` and comes first if the same iterator is passed again, while a new
         iterator starts a new epoch. A batch that cannot be used on one worker (an id out of range, say)
@@ -260,6 +266,9 @@ class NestPipe:
         Without `optimizer.*` keys only the weights are replaced. Batches already drawn stay drawn.
         """
         self._settle()
+        evaluated = self._engine.streams.mark()
+        if evaluated is not None:
+            evaluated.wait()  # its reads of the tables may still be queued on the caller's stream
         trained = self._checkpoint.scatter(state, self.num_steps)
         self._engine.num_earlier_steps = trained - self._driver.step
         self._engine.reread(first_step=self._driver.step)

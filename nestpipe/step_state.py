@@ -55,10 +55,10 @@ class StepState:
         """One micro-batch's route in every row space."""
         return [space.micro_batches[micro_batch] for space in self.routes]
 
-    def take_result(self) -> tuple[torch.Tensor, Any]:
-        """Loss and output of the batch, once every micro-batch has run."""
-        losses = self.losses
-        loss = torch.stack(losses).sum() if len(losses) > 1 else losses[0] if losses else torch.zeros(())
+    def take_result(self, device: torch.device) -> tuple[torch.Tensor, Any]:
+        """Loss, on `device`, and output of the batch, once every micro-batch has run."""
+        losses = self.losses or [torch.zeros((), device=device)]
+        loss = torch.stack(losses).sum() if len(losses) > 1 else losses[0]
         sizes = [part.num_samples for part in self.micro_batches]
         output = merge_outputs(self.outputs, sizes, self.order)
         self.outputs.clear()

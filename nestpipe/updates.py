@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from nestpipe.buffers import RowBuffer
-from nestpipe.clipping import GradientClipping
+from nestpipe.clipping import GradientClipping, scale
 from nestpipe.dense import FlatGradients
 from nestpipe.lr import LrFactor, factor_at
 from nestpipe.optim import SparseOptimizer
@@ -62,7 +62,7 @@ class Updates:
         if self.transports.comm.size > 1:
             gradients.div_(self.transports.comm.size)
         if gradient_factor is not None:
-            gradients.mul_(gradient_factor)
+            scale(gradients, gradient_factor)
         factor = factor_at(self.sparse_lr_factor, step)
         self.sparse_optimizer.update(buffer.rows, buffer.state, gradients, step + 1, factor)
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import gc
 import sys
+import time
 from itertools import chain, groupby
 from operator import itemgetter, methodcaller
 from typing import Any
 
 import torch
 from torch import nn
+
+HAND_OVER_S = 1e-3
 
 
 class TensorMeter:
@@ -28,9 +31,16 @@ class TensorMeter:
         head.register_forward_hook(self._after_forward)
 
     def sample(self) -> None:
-        """Look at what is alive now; cycles wait for a collector whose time is its own, so they go first."""
+        """Look at what is alive now; cycles wait for a collector whose time is its own, so they go first.
+
+        A transport's thread that lets go of a tensor gives up its count and then waits for the interpreter,
+        and meanwhile the tensor looks like one of Python's. So the interpreter is left to others for a
+        moment, and what is gone after it does not count.
+        """
         gc.collect()
-        self.peak_bytes = max(self.peak_bytes, live_bytes())
+        seen = live_bytes()
+        time.sleep(HAND_OVER_S)
+        self.peak_bytes = max(self.peak_bytes, min(seen, live_bytes()))
 
     def _after_forward(self, head: nn.Module, inputs: Any, output: Any) -> None:
         self.sample()

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import importlib.util
+import threading
 from functools import cache
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
 Impl = Literal["auto", "reference", "triton"]
 IMPLS: tuple[Impl, ...] = ("auto", "reference", "triton")
 MIN_CAPABILITY = (8, 0)
+
+_LAUNCHING = threading.Lock()
+"""Triton loads a kernel when it is first launched, and a thread that launches it meanwhile gets one that is
+half loaded. Its kernels are the process's, and so is this."""
 
 
 def uses_triton(impl: Impl, device: torch.device) -> bool:
@@ -29,6 +34,12 @@ def uses_triton(impl: Impl, device: torch.device) -> bool:
     if reason and not is_interpreted():
         raise RuntimeError(f'impl="triton" cannot run on {device}: {reason}')
     return True
+
+
+def launch(kernel: Any, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:
+    """Launch a Triton kernel, from any lane's thread."""
+    with _LAUNCHING:
+        kernel[grid](*arguments, **options)
 
 
 def why_not(device: torch.device) -> str:

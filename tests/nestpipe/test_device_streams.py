@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -15,8 +15,10 @@ import torch
 
 from nestpipe import GradientClipping, NestPipe, RowWiseAdagrad, Tracer, pipeline, schedules, streams
 from nestpipe.executor import MAX_STEPS_BEHIND, Executor
+from nestpipe.happens_before import ScheduleError
 from nestpipe.schedule import Lane, Op, OpId, OpKind, Schedule
 from nestpipe.streams import CpuStreams, DeviceStreams, TorchAccelerator, streams_of
+from nestpipe.verify import verify
 from tests.nestpipe.fake_accelerator import FakeAccelerator, FakeEvent, FakeStream, Pageable, stand_in
 from tests.nestpipe.models import Data, Model
 from tests.nestpipe.training import build, step_until_stop, weights
@@ -143,6 +145,77 @@ def test_the_host_reads_on_the_keys_lane_alone(
     assert NUM_STEPS <= num_routed <= NUM_STEPS + trained.schedule.look_ahead
     assert rest == 0
     assert waits <= {"MainThread"}  # of the device as a whole, once it is steps behind
+
+
+DBP = schedules.dbp()
+
+
+def waiting(kind: OpKind, *refs: OpId) -> Schedule:
+    """`dbp` with the ops of a kind waiting for more."""
+    ops = (replace(op, after=(*op.after, *refs)) if op.kind is kind else op for op in DBP.steady)
+    return replace(DBP, name=f"{kind} after {refs[0]}", steady=tuple(ops))
+
+
+def on_one_lane() -> Schedule:
+    """`dbp` that looks rows up before it routes the next batch, by one thread."""
+    route = replace(next(op for op in DBP.steady if op.kind is OpKind.ROUTE), lane=Lane.MEMORY)
+    ops = [op for op in DBP.steady if op.kind is not OpKind.ROUTE]
+    retrieve = next(index for index, op in enumerate(ops) if op.kind is OpKind.RETRIEVE)
+    return replace(DBP, name="one lane", steady=(*ops[: retrieve + 1], route, *ops[retrieve + 1 :]))
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        waiting(OpKind.ROUTE, OpId(OpKind.WRITE_BACK, 0)),
+        waiting(OpKind.ROUTE, OpId(OpKind.RETRIEVE, 1)),
+        waiting(OpKind.ROUTE, OpId(OpKind.SYNC, 1)),
+        on_one_lane(),
+    ],
+    ids=lambda s: s.name,
+)
+def test_schedules_that_cannot_wait_for_the_next_route_run_too(
+    fake: FakeAccelerator, schedule: Schedule
+) -> None:
+    assert verify(schedule).holds
+    found = train(fake, schedule)
+    assert fake.races == []
+    expected = train(fake, DBP)
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def test_a_schedule_that_waits_for_itself_is_refused(fake: FakeAccelerator) -> None:
+    schedule = waiting(OpKind.RETRIEVE, OpId(OpKind.SYNC, 1))
+    with pytest.raises(ScheduleError, match=r"cycle: .*retrieve.* waits for .*sync"):
+        build(DATA, schedule, OPTIMIZER)
+
+
+def test_a_loaded_state_waits_for_what_evaluation_has_queued(fake: FakeAccelerator) -> None:
+    """Its reads of the tables in host memory, which the host is about to overwrite."""
+    with build(DATA, schedules.nestpipe(2), OPTIMIZER) as trained, fake.recording():
+        trained.progress(DATA.batches(0, 1, 2))
+        state = trained.state_dict()
+        trained.drain()
+        assert len(list(trained.evaluate(DATA.batches(0, 1, 1)))) == 1
+        queued = dict(fake.current_stream().clock)
+        assert any(fake.host.get(stream, 0) < tick for stream, tick in queued.items())
+        trained.load_state_dict(state)
+        assert all(fake.host.get(stream, 0) >= tick for stream, tick in queued.items())
+
+
+def test_batches_are_evaluated_from_pinned_memory(
+    fake: FakeAccelerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pinned: list[Any] = []
+
+    def pin(streams: Pageable, batch: Any) -> Any:
+        pinned.append(batch)
+        return batch
+
+    monkeypatch.setattr(Pageable, "pinned", pin)
+    with build(DATA, schedules.sync(), OPTIMIZER) as trained:
+        batches = [batch for batch, _, _ in trained.evaluate(DATA.batches(0, 1, 2))]
+    assert [id(batch) for batch in pinned] == [id(batch) for batch in batches]
 
 
 def test_a_trace_has_the_times_of_the_device(fake: FakeAccelerator) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from nestpipe import NestPipe, lr, schedules
-from nestpipe.clipping import GradientClipping
+from nestpipe.clipping import GradientClipping, scale
 from nestpipe.optim import SGD, Adagrad, Adam, RowWiseAdagrad, SparseOptimizer
 from tests.distributed import run_workers
 from tests.nestpipe.models import Batch, Data, Model
@@ -194,3 +194,32 @@ def test_progress_without_gradients_says_so() -> None:
         with torch.no_grad(), pytest.raises(RuntimeError, match="call it outside no_grad, or use evaluate"):
             pipeline.progress(batches)
         assert len(step_until_stop(pipeline, batches)) == 2
+
+
+@pytest.mark.parametrize("max_norm", [0.5, 3.0, 100.0])
+def test_the_factor_is_torchs(max_norm: float) -> None:
+    generator = torch.Generator().manual_seed(7)
+    for _ in range(20):
+        gradient = torch.randn(31, dtype=torch.float64, generator=generator)
+        parameter = torch.zeros(31, dtype=torch.float64, requires_grad=True)
+        parameter.grad = gradient.clone()
+        norm = torch.nn.utils.clip_grad_norm_([parameter], max_norm)
+        scale(gradient, GradientClipping(max_norm).factor(norm))
+        torch.testing.assert_close(gradient, parameter.grad, rtol=1e-15, atol=0.0)
+
+
+def test_a_norm_that_is_not_a_number_shows_in_the_gradients() -> None:
+    """As with torch.nn.utils.clip_grad_norm_: no step passes for a clipped one."""
+    gradients = torch.ones(3)
+    scale(gradients, GradientClipping(1.0).factor(torch.tensor(float("nan"), dtype=torch.float64)))
+    assert gradients.isnan().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_16_bit_gradients_are_rounded_once(dtype: torch.dtype) -> None:
+    gradients = torch.linspace(-3.0, 3.0, 101).to(dtype)
+    factor = torch.tensor(0.123456789, dtype=torch.float64)
+    expected = (gradients.float() * factor.float()).to(dtype)
+    assert not torch.equal(expected, gradients * factor.to(dtype))
+    scale(gradients, factor)
+    assert torch.equal(gradients, expected)

@@ -13,12 +13,19 @@ import triton
 import triton.language as tl
 
 from nestpipe.kernels.aot import Variant
+from nestpipe.kernels.dispatch import launch
 
 KEYS_A_PROGRAM = 1024
 OWNERS_A_PROGRAM = 256
 
+# One kernel for all sizes and for pieces that begin anywhere: none is compiled while others train.
+_jit = triton.jit(
+    do_not_specialize=["num", "num_owners", "rows_per_rank", "num_steps"],
+    do_not_specialize_on_alignment=["keys", "out", "firsts", "shifts"],
+)
 
-@triton.jit
+
+@_jit
 def _owner_major(keys, out, num, num_owners, rows_per_rank, KEYS: tl.constexpr):
     index = tl.program_id(0).to(tl.int64) * KEYS + tl.arange(0, KEYS)
     key = tl.load(keys + index, mask=index < num, other=0)
@@ -26,7 +33,7 @@ def _owner_major(keys, out, num, num_owners, rows_per_rank, KEYS: tl.constexpr):
     tl.store(out + index, (key - row * num_owners) * rows_per_rank + row, mask=index < num)
 
 
-@triton.jit
+@_jit
 def _find_firsts(keys, firsts, num, num_owners, rows_per_rank, num_steps, OWNERS: tl.constexpr):
     """`firsts[o]`, o in 0..num_owners: how many of the ascending keys belong to owners before o."""
     owner = tl.program_id(0).to(tl.int64) * OWNERS + tl.arange(0, OWNERS)
@@ -43,7 +50,7 @@ def _find_firsts(keys, firsts, num, num_owners, rows_per_rank, num_steps, OWNERS
     tl.store(firsts + owner, low, mask=owner <= num_owners)
 
 
-@triton.jit
+@_jit
 def _move(keys, shifts, out, num, num_owners, rows_per_rank, KEYS: tl.constexpr):
     """`shifts[o]`: how far the keys of owner o lie in `out` behind where they lie in `keys`."""
     index = tl.program_id(0).to(tl.int64) * KEYS + tl.arange(0, KEYS)
@@ -60,7 +67,7 @@ def owner_major_keys(keys: torch.Tensor, num_owners: int, rows_per_rank: int) ->
     num = keys.numel()
     if num:
         grid = (triton.cdiv(num, KEYS_A_PROGRAM),)
-        _owner_major[grid](keys, out, num, num_owners, rows_per_rank, KEYS=KEYS_A_PROGRAM)
+        launch(_owner_major, grid, keys, out, num, num_owners, rows_per_rank, KEYS=KEYS_A_PROGRAM)
     return out
 
 
@@ -76,9 +83,8 @@ def bucketize_keys(
     for keys, of_segment, num_rows in zip(segments, firsts, rows_per_rank, strict=True):
         grid = (triton.cdiv(num_owners + 1, OWNERS_A_PROGRAM),)
         num = keys.numel()
-        _find_firsts[grid](
-            keys, of_segment, num, num_owners, num_rows, num.bit_length(), OWNERS=OWNERS_A_PROGRAM
-        )
+        scalars = (num, num_owners, num_rows, num.bit_length())
+        launch(_find_firsts, grid, keys, of_segment, *scalars, OWNERS=OWNERS_A_PROGRAM)
     counts = firsts.diff(dim=1).t().contiguous()
     ends = counts.view(-1).cumsum(0).view_as(counts)
     shifts = (ends - counts).t() - firsts[:, :-1]
@@ -87,7 +93,7 @@ def bucketize_keys(
         num = keys.numel()
         if num:
             grid = (triton.cdiv(num, KEYS_A_PROGRAM),)
-            _move[grid](keys, of_segment, out, num, num_owners, num_rows, KEYS=KEYS_A_PROGRAM)
+            launch(_move, grid, keys, of_segment, out, num, num_owners, num_rows, KEYS=KEYS_A_PROGRAM)
     return out, counts
 
 
@@ -106,6 +112,5 @@ def _variant(kernel: Any, constants: dict[str, int]) -> Variant:
         kernel=kernel,
         signature=dict.fromkeys(pointers, "*i64") | dict.fromkeys(sorted(scalars), "i64"),
         constexprs=constants,
-        aligned=pointers,
         moves_rows=False,
     )

@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 
 from nestpipe.kernels.aot import ROW_DTYPES, Variant
+from nestpipe.kernels.dispatch import launch
 
 ELEMENTS_A_PROGRAM = 2048
 MAX_COLUMNS = 1024
@@ -21,7 +22,9 @@ MAX_ROWS = 256
 """Narrow rows, such as one element of state, are spread over programs all the same."""
 
 
-@triton.jit(do_not_specialize=["num"])
+@triton.jit(
+    do_not_specialize=["num"], do_not_specialize_on_alignment=["source_positions", "target_positions"]
+)
 def _copy_rows(
     source,
     source_positions,
@@ -58,7 +61,7 @@ def copy_rows(
     if num and dim:
         constants = constants_of(dim)
         grid = (triton.cdiv(num, constants["ROWS"]), triton.cdiv(dim, constants["COLUMNS"]))
-        _copy_rows[grid](source, source_positions, target, target_positions, num, **constants)
+        launch(_copy_rows, grid, source, source_positions, target, target_positions, num, **constants)
 
 
 def constants_of(dim: int) -> dict[str, int]:
@@ -94,5 +97,5 @@ def variant_of(op: str, dtype: str, dim: int, without: str | None = None) -> Var
         kernel=_copy_rows,
         signature=signature,
         constexprs=constants,
-        aligned=tuple(name for name, kind in signature.items() if kind.startswith("*")),
+        aligned=("source", "target"),
     )

@@ -9,6 +9,7 @@ import torch
 import triton
 from torch.nn import functional
 
+from nestpipe.kernels.dispatch import launch
 from nestpipe.kernels.hstu_attention.relative_bias import TokenTimes, time_bucket_edges
 from nestpipe.kernels.hstu_attention.triton import BLOCK, NUM_STAGES, num_warps_of, width_of
 from nestpipe.kernels.hstu_attention.triton.backward import key_value_gradient, query_gradient
@@ -102,7 +103,9 @@ class _Kernels:
             return
         num_rows = len(self.padding.lengths) * (1 if joins_heads else num_heads)
         times = None if self.time_bias is None else self.times
-        kernel[(num_rows, self._num_blocks())](
+        launch(
+            kernel,
+            (num_rows, self._num_blocks()),
             self.q,
             self.k,
             self.v,

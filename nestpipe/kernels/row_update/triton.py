@@ -14,10 +14,14 @@ import triton
 import triton.language as tl
 
 from nestpipe.kernels.aot import ROW_DTYPES, Variant
+from nestpipe.kernels.dispatch import launch
 
 ELEMENTS_A_PROGRAM = 1024
 MAX_COLUMNS = 2048
 """Of a row that a program holds at a time."""
+
+# One kernel for all numbers of rows: none is compiled while others train.
+_jit = triton.jit(do_not_specialize=["num"], do_not_specialize_on_alignment=["positions"])
 
 
 @triton.jit
@@ -67,7 +71,7 @@ def _gradient(
     return gradient
 
 
-@triton.jit
+@_jit
 def _sgd(
     rows,
     gradients,
@@ -89,7 +93,7 @@ def _sgd(
     _store(rows, row, column, mask, value - _scalar(lr, FLOAT) * gradient, DIM)
 
 
-@triton.jit
+@_jit
 def _row_wise_adagrad(
     rows,
     total,
@@ -128,7 +132,7 @@ def _row_wise_adagrad(
         _store(rows, row, first + column, beyond, value - rate * gradient, DIM)
 
 
-@triton.jit
+@_jit
 def _adagrad(
     rows,
     total,
@@ -155,7 +159,7 @@ def _adagrad(
     _store(rows, row, column, mask, value - _scalar(lr, FLOAT) * change, DIM)
 
 
-@triton.jit
+@_jit
 def _adam(
     rows,
     momentum,
@@ -268,7 +272,7 @@ def _launch(
         constants = _constants(dim, decay != 0.0, tl.float64 if is_double else tl.float32)
         blocks_a_row = 1 if whole_rows else triton.cdiv(dim, constants["COLUMNS"])
         grid = (triton.cdiv(num, constants["ROWS"]), blocks_a_row)
-        kernel[grid](*tensors, gradients, positions, num, *scalars, decay, **constants)
+        launch(kernel, grid, *tensors, gradients, positions, num, *scalars, decay, **constants)
 
 
 def _constants(dim: int, with_decay: bool, arithmetic: tl.dtype) -> dict[str, Any]:
@@ -309,5 +313,7 @@ def _variant(
         kernel=kernel,
         signature=signature,
         constexprs=constants,
-        aligned=tuple(name for name, kind in signature.items() if kind.startswith("*")),
+        aligned=tuple(
+            name for name, kind in signature.items() if kind.startswith("*") and name != "positions"
+        ),
     )

@@ -11,9 +11,10 @@ import triton.language as tl
 
 from nestpipe.kernels.aot import ROW_DTYPES, Variant
 from nestpipe.kernels.copy_rows.triton import constants_of
+from nestpipe.kernels.dispatch import launch
 
 
-@triton.jit(do_not_specialize=["num"])
+@triton.jit(do_not_specialize=["num"], do_not_specialize_on_alignment=["positions", "order"])
 def _add_in_order(
     out,
     positions,
@@ -48,7 +49,7 @@ def _add_in_order(
     tl.store(sums, total.to(out.dtype.element_ty), mask=mask)
 
 
-@triton.jit(do_not_specialize=["num"])
+@triton.jit(do_not_specialize=["num"], do_not_specialize_on_alignment=["positions"])
 def _add_by_atomics(
     out, positions, gradients, num, DIM: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr
 ):
@@ -68,7 +69,8 @@ def add_in_order(
     num, dim = gradients.shape
     if num and dim:
         constants = _constants(dim, tl.float64 if out.dtype is torch.float64 else tl.float32)
-        _add_in_order[_grid(num, dim, constants)](out, positions, order, gradients, num, **constants)
+        grid = _grid(num, dim, constants)
+        launch(_add_in_order, grid, out, positions, order, gradients, num, **constants)
     return out
 
 
@@ -77,7 +79,8 @@ def add_by_atomics(out: torch.Tensor, positions: torch.Tensor, gradients: torch.
     num, dim = gradients.shape
     if num and dim:
         constants = constants_of(dim)
-        _add_by_atomics[_grid(num, dim, constants)](out, positions, gradients, num, **constants)
+        grid = _grid(num, dim, constants)
+        launch(_add_by_atomics, grid, out, positions, gradients, num, **constants)
     return out
 
 
@@ -108,7 +111,7 @@ def _variant(kernel: Any, dtype: str, constants: dict[str, Any]) -> Variant:
         kernel=kernel,
         signature=signature,
         constexprs=constants,
-        aligned=tuple(name for name, kind in signature.items() if kind.startswith("*")),
+        aligned=("out", "gradients"),
         # Atomics have accesses of their own.
         moves_rows=kernel is _add_in_order,
     )

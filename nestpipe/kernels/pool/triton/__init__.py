@@ -8,7 +8,7 @@ from typing import Any
 import triton.language as tl
 
 from nestpipe.kernels.aot import Variant
-from nestpipe.kernels.pool.triton.blocks import NUM_WARPS, sizes_of
+from nestpipe.kernels.pool.triton.blocks import BY_ID, NUM_WARPS, sizes_of
 from nestpipe.kernels.pool.triton.by_id import dot_rows, spread_bags
 from nestpipe.kernels.pool.triton.sums import BLOCK, add_blocks, add_segments
 
@@ -50,7 +50,7 @@ def variant(
         kernel=kernel,
         signature={name: _TYPES.get(name, f"*{dtype}") for name in given},
         constexprs=sizes | constants | dict.fromkeys(absent),
-        aligned=tuple(name for name in given if name != "num"),
+        aligned=tuple(name for name in given if name not in (*BY_ID, "num")),
         num_warps=NUM_WARPS,
         # A weight's gradient is one number.
         moves_rows=kernel is not dot_rows,

@@ -12,6 +12,11 @@ ELEMENTS_A_PROGRAM = 512
 MAX_ROWS = 32
 NUM_WARPS = 1
 """A program with a few rows of uneven length; none waits for another one's warp."""
+BY_ID = ("order", "positions", "weights", "bag_offsets", "offsets", "bags", "ids", "row_of")
+"""What has an entry an id or a bag: a micro-batch's part of it may begin anywhere."""
+
+# One kernel for all sizes: none is compiled while others train.
+jit = triton.jit(do_not_specialize=["num"], do_not_specialize_on_alignment=BY_ID)
 
 
 @triton.jit

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import torch
-import triton
 import triton.language as tl
 
-from nestpipe.kernels.pool.triton.blocks import launch_options, load_rows, share_of
+from nestpipe.kernels.dispatch import launch
+from nestpipe.kernels.pool.triton.blocks import jit, launch_options, load_rows, share_of
 
 
-@triton.jit(do_not_specialize=["num"])
+@jit
 def spread_bags(
     gradients,
     bags,
@@ -34,7 +34,7 @@ def spread_bags(
     tl.store(out + index[:, None] * DIM + column[None, :], value.to(out.dtype.element_ty), mask=mask)
 
 
-@triton.jit(do_not_specialize=["num"])
+@jit
 def dot_rows(
     rows,
     ids,
@@ -74,7 +74,7 @@ def row_gradients(
     out = gradients.new_empty(len(bags), gradients.shape[1])
     if out.numel():
         grid, options = launch_options(gradients, len(out))
-        spread_bags[grid](gradients, bags, weights, bag_offsets, out, len(out), **options)
+        launch(spread_bags, grid, gradients, bags, weights, bag_offsets, out, len(out), **options)
     return out
 
 
@@ -89,5 +89,6 @@ def weight_gradients(
     out = rows.new_empty(len(bags))
     if out.numel():
         (num_programs, _), options = launch_options(rows, len(out))
-        dot_rows[num_programs,](rows, ids, gradients, bags, bag_offsets, out, len(out), **options)
+        arguments = rows, ids, gradients, bags, bag_offsets, out, len(out)
+        launch(dot_rows, (num_programs,), *arguments, **options)
     return out

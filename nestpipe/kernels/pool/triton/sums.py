@@ -12,8 +12,9 @@ import torch
 import triton
 import triton.language as tl
 
+from nestpipe.kernels.dispatch import launch
 from nestpipe.kernels.occurrences import Occurrences
-from nestpipe.kernels.pool.triton.blocks import divided, launch_options, load_rows, share_of
+from nestpipe.kernels.pool.triton.blocks import divided, jit, launch_options, load_rows, share_of
 
 BLOCK = 128
 """Occurrences that one program adds."""
@@ -68,7 +69,7 @@ def _add_run(
     return total
 
 
-@triton.jit
+@jit
 def add_blocks(
     source,
     order,
@@ -105,7 +106,7 @@ def add_blocks(
         tl.store(partial + block * DIM + column, tl.sum(total, axis=0), mask=column < DIM)
 
 
-@triton.jit(do_not_specialize=["num"])
+@jit
 def add_segments(
     source,
     order,
@@ -158,9 +159,8 @@ def pool(
     out = rows.new_empty(len(offsets) - 1, rows.shape[1])
     if out.numel():
         grid, options = launch_options(rows, len(out))
-        add_segments[grid](
-            rows, None, ids, weights, None, offsets, None, out, len(out), BLOCK=BLOCK, MEAN=mean, **options
-        )
+        arguments = rows, None, ids, weights, None, offsets, None, out, len(out)
+        launch(add_segments, grid, *arguments, BLOCK=BLOCK, MEAN=mean, **options)
     return out
 
 
@@ -186,8 +186,8 @@ def pool_by_row(
     if num >= BLOCK:
         kind = torch.promote_types(source.dtype, torch.float32)
         partial = source.new_empty(num // BLOCK, dim, dtype=kind)
-        add_blocks[len(partial), grid[1]](*arguments, occurrences.rows, partial, BLOCK=BLOCK, **options)
-    add_segments[grid](
-        *arguments, occurrences.offsets, partial, out, len(out), BLOCK=BLOCK, MEAN=False, **options
-    )
+        blocks = (len(partial), grid[1])
+        launch(add_blocks, blocks, *arguments, occurrences.rows, partial, BLOCK=BLOCK, **options)
+    results = occurrences.offsets, partial, out, len(out)
+    launch(add_segments, grid, *arguments, *results, BLOCK=BLOCK, MEAN=False, **options)
     return out
