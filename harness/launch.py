@@ -24,6 +24,10 @@ from harness.join import join
 from harness.place import find_place
 from harness.worker import WorkerReport, run_worker
 
+# CUDA reads them when it starts. A kernel that is loaded at its first launch may wait for another lane's
+# transfer, and streams that share a hardware queue for each other: ranks could wait for each other for ever.
+_FOR_SEVERAL_GPUS = {"CUDA_MODULE_LOADING": "EAGER", "CUDA_DEVICE_MAX_CONNECTIONS": "32"}
+
 _HANDLED_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
@@ -54,7 +58,11 @@ def launch_function(function: Callable[[AnyJob], Report], job: AnyJob, num_worke
     place = find_place(os.environ)
     if place is not None:
         return join(function, job, num_workers, place, job.timeout_s)
-    with tempfile.TemporaryDirectory(prefix="nestpipe-") as folder, _borrowed_process():
+    with (
+        tempfile.TemporaryDirectory(prefix="nestpipe-") as folder,
+        _borrowed_process(),
+        _environment(num_workers),
+    ):
         config = LaunchConfig(
             min_nodes=1,
             max_nodes=1,
@@ -96,6 +104,18 @@ def _borrowed_process() -> Iterator[None]:
             logging.getLogger(name).setLevel(level)
         for number, handler in handlers.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def _environment(num_workers: int) -> Iterator[None]:
+    """What workers inherit that may have a GPU each; the user's own values stay, and this process's."""
+    missing = _FOR_SEVERAL_GPUS.keys() - os.environ.keys() if num_workers > 1 else set[str]()
+    os.environ.update({name: _FOR_SEVERAL_GPUS[name] for name in missing})
+    try:
+        yield
+    finally:
+        for name in missing:
+            del os.environ[name]
 
 
 def _torchrun_loggers() -> list[str]:

@@ -25,10 +25,6 @@ from harness.options import Training
 STAND_BACK_S = 5.0
 _LOST_PEER = ("closed by peer", "reset by peer", "Broken pipe", "Timed out waiting", "timed out")
 
-# CUDA reads them when it starts. A kernel that is loaded at its first launch may wait for another lane's
-# transfer, and streams that share a hardware queue for each other: ranks could wait for each other for ever.
-_FOR_SEVERAL_GPUS = {"CUDA_MODULE_LOADING": "EAGER", "CUDA_DEVICE_MAX_CONNECTIONS": "32"}
-
 Job = TypeVar("Job")
 Report = TypeVar("Report")
 
@@ -88,9 +84,6 @@ def _quiet_libraries() -> None:
 def _device(training: Training) -> torch.device:
     if training.device == "cpu":
         return torch.device("cpu")
-    if int(os.environ["WORLD_SIZE"]) > 1:
-        for name, value in _FOR_SEVERAL_GPUS.items():
-            os.environ.setdefault(name, value)
     device = torch.device("cuda", _device_index())
     torch.cuda.set_device(device)
     return device
@@ -99,7 +92,7 @@ def _device(training: Training) -> torch.device:
 def _device_index() -> int:
     """Of this worker's GPU; 0 where its launcher lets it see no other. ValueError where there is none."""
     local_rank, num_devices = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
-    if num_devices == 1 and multiprocessing.parent_process() is None:
+    if num_devices == 1 and "TORCHELASTIC_RUN_ID" not in os.environ:
         return 0
     if local_rank >= num_devices:
         raise ValueError(

@@ -39,7 +39,7 @@ class GradientClipping:
 
         A tensor, which no host has to read.
         """
-        return (torch.full_like(norm, self.max_norm) / (norm + _EPS)).clamp(max=1.0)
+        return (self.max_norm / (norm + _EPS)).clamp(max=1.0)
 
 
 def scale(gradients: torch.Tensor, factor: torch.Tensor) -> None:

@@ -6,7 +6,7 @@ the ids (EmbeddingCollection) or pools them (EmbeddingBagCollection); backward l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -158,6 +158,12 @@ class RowsOfEmbeddingBagCollection(_DropIn):
     ) -> None:
         super().__init__(name, layout, context, collection)
         self._weighted = collection.is_weighted()
+
+    def kinds(self) -> Iterator[tuple[int, Mode, bool]]:
+        """Row space and mode of every pooling that forward does, and whether it is weighted."""
+        for part in self._parts:
+            for slot in part.slots:
+                yield part.space, "mean" if slot.mean else "sum", self._weighted
 
     def forward(self, features: KeyedJaggedTensor) -> KeyedTensor:
         lookup = self._context.lookup(features, self._name, self._slots)

@@ -129,7 +129,8 @@ class Evaluator:
             return None
         engine.reader.check(engine.features(batch))
         (part,), _ = split_batch(batch, engine.features, _ONE_MICRO_BATCH, None, None)
-        part.batch = move_batch(engine.streams.pinned(batch), engine.device)
+        is_on_host = engine.features(batch).device().type == "cpu"
+        part.batch = move_batch(engine.streams.pinned(batch) if is_on_host else batch, engine.device)
         part.features = engine.features(part.batch)
         return batch, part
 

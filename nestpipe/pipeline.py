@@ -82,7 +82,8 @@ class NestPipe:
     `freshness` counts how stale the rows are that ops read. `check_bounds` looks at every index before
     kernels follow it, and waits for the device to do so.
 
-    Construction, `progress`, `evaluate`, `state_dict` and `load_state_dict` are collectives.
+    Construction, `progress`, `evaluate`, `state_dict` and `load_state_dict` are collectives. Construction
+    raises ScheduleError for a schedule whose ops would wait for each other for ever.
     """
 
     def __init__(

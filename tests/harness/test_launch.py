@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from dataclasses import replace
@@ -10,9 +11,10 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+from torch.distributed.launcher.api import LaunchConfig
 
-from harness.job import Plan, plan_rounds
-from harness.launch import LaunchError, launch
+from harness.job import Job, Plan, plan_rounds
+from harness.launch import LaunchError, launch, launch_function
 from harness.options import Settings
 from tests.harness.fakes import BATCH_SIZE, FakeModel, FakeWorkload, fake_job
 
@@ -50,6 +52,21 @@ def own_workers() -> list[psutil.Process]:
         is_keeper = any(name in " ".join(child.cmdline()) for name in keepers)
         workers += child.children(recursive=True) if is_keeper else [child, *child.children(recursive=True)]
     return workers
+
+
+def test_several_workers_inherit_what_several_gpus_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.launch.LaunchConfig", LaunchConfig)  # spawned, as outside of tests
+    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "16")  # as the user wants it
+    monkeypatch.delenv("CUDA_MODULE_LOADING", raising=False)
+    inherited = {count: launch_function(_environment, fake_job("plain"), count) for count in (1, 2)}
+    assert inherited == {1: [("16", None)], 2: [("16", "EAGER")] * 2}
+    assert "CUDA_MODULE_LOADING" not in os.environ
+
+
+def _environment(job: Job) -> tuple[str | None, str | None]:
+    names = ("CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_MODULE_LOADING")
+    first, second = map(os.environ.get, names)
+    return first, second
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])

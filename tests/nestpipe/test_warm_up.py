@@ -24,7 +24,7 @@ OPS = ("bucketize", "copy_rows", "expand", "gather", "row_update", "scatter_add"
 
 
 def _count(patch: pytest.MonkeyPatch, kinds: list[str]) -> None:
-    """Note each collective with its group's size, and each op with the dtype of its device."""
+    """Note each collective with its group's size, and each op."""
 
     def noting(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         def noted(transport: Transport, *arguments: Any, **options: Any) -> Any:
@@ -93,3 +93,36 @@ def test_a_cpu_starts_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     _count(monkeypatch, done)
     with build(DATA, schedules.nestpipe(2), OPTIMIZER):
         assert done == []
+
+
+class Counting:
+    """An optimizer of a user's own, which must not be called for nothing."""
+
+    lr = 0.1
+
+    def __init__(self) -> None:
+        self.num_updates = 0
+
+    def state_widths(self, dim: int) -> dict[str, int]:
+        return {}
+
+    def update(self, rows: torch.Tensor, *arguments: Any) -> None:
+        self.num_updates += 1
+
+
+def test_construction_calls_nothing_of_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in(monkeypatch)
+    asked: list[int] = []
+    optimizer = Counting()
+
+    def factor(step: int) -> float:
+        asked.append(step)
+        return 1.0
+
+    with torch.no_grad():
+        pipeline = build(DATA, schedules.nestpipe(2), optimizer, sparse_lr_factor=factor)
+    with pipeline:
+        assert (optimizer.num_updates, asked) == (0, [])
+        step_until_stop(pipeline, DATA.batches(0, 1, 2))
+        assert optimizer.num_updates > 0
+        assert set(asked) == {0, 1}

@@ -207,7 +207,7 @@ def sgd(
     weight_decay: float,
 ) -> None:
     """`gradients` [n, dim] for all rows or those at `positions` [n]."""
-    _launch(_sgd, (rows,), gradients, positions, (lr,), weight_decay)
+    _launch(_sgd, (rows,), gradients, positions, (lr,), weight_decay, with_decay=weight_decay != 0.0)
 
 
 def row_wise_adagrad(
@@ -220,8 +220,16 @@ def row_wise_adagrad(
     weight_decay: float,
 ) -> None:
     """`gradients` [n, dim] for all rows or those at `positions` [n]; `total` [num_rows, 1]."""
-    tensors = (rows, total)
-    _launch(_row_wise_adagrad, tensors, gradients, positions, (lr, eps), weight_decay, whole_rows=True)
+    _launch(
+        _row_wise_adagrad,
+        (rows, total),
+        gradients,
+        positions,
+        (lr, eps),
+        weight_decay,
+        with_decay=weight_decay != 0.0,
+        whole_rows=True,
+    )
 
 
 def adagrad(
@@ -234,7 +242,8 @@ def adagrad(
     weight_decay: float,
 ) -> None:
     """`gradients` [n, dim] for all rows or those at `positions` [n]; `total` as `rows`."""
-    _launch(_adagrad, (rows, total), gradients, positions, (lr, eps), weight_decay)
+    with_decay = weight_decay != 0.0
+    _launch(_adagrad, (rows, total), gradients, positions, (lr, eps), weight_decay, with_decay=with_decay)
 
 
 def adam(
@@ -253,7 +262,9 @@ def adam(
     first, second = betas
     rate, second_bias = lr / (1.0 - first**step), 1.0 - second**step
     scalars = (rate, eps, first, 1.0 - first, second, 1.0 - second, second_bias)
-    _launch(_adam, (rows, momentum, variance), gradients, positions, scalars, lr * weight_decay)
+    # A learning rate of 0 does not make it another kernel.
+    with_decay, tensors = weight_decay != 0.0, (rows, momentum, variance)
+    _launch(_adam, tensors, gradients, positions, scalars, lr * weight_decay, with_decay=with_decay)
 
 
 def _launch(
@@ -264,12 +275,13 @@ def _launch(
     scalars: tuple[float, ...],
     decay: float,
     *,
+    with_decay: bool,
     whole_rows: bool = False,
 ) -> None:
     num, dim = gradients.shape
     if num and dim:
         is_double = tensors[0].dtype is torch.float64
-        constants = _constants(dim, decay != 0.0, tl.float64 if is_double else tl.float32)
+        constants = _constants(dim, with_decay, tl.float64 if is_double else tl.float32)
         blocks_a_row = 1 if whole_rows else triton.cdiv(dim, constants["COLUMNS"])
         grid = (triton.cdiv(num, constants["ROWS"]), blocks_a_row)
         launch(kernel, grid, *tensors, gradients, positions, num, *scalars, decay, **constants)
