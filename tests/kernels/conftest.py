@@ -6,33 +6,15 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-import triton
-import triton.language as tl
-from triton.runtime.interpreter import InterpretedFunction
-from triton.runtime.jit import JITFunction
+
+from tests.kernels.interpreter import interpreted
 
 
 @pytest.fixture(scope="module", autouse=True)
 def interpreter() -> Iterator[None]:
-    """Without a GPU, kernels that a test of this folder imports are interpreted.
-
-    Triton keeps the choice in the environment, which processes started meanwhile inherit.
-    """
-    with triton.knobs.runtime.scope(), pytest.MonkeyPatch.context() as patch:
-        triton.knobs.runtime.interpret = not torch.cuda.is_available()
-        if triton.knobs.runtime.interpret:
-            _interpret_standard_library(patch)
+    """Without a GPU, kernels that a test of this folder imports are interpreted."""
+    with interpreted():
         yield
-
-
-def _interpret_standard_library(patch: pytest.MonkeyPatch) -> None:
-    """`tl.sum` and the like are themselves in Triton, and compiled since something imported it before."""
-    interpreted: dict[int, InterpretedFunction] = {}
-    for module in (tl.standard, tl):
-        for name, value in list(vars(module).items()):
-            if isinstance(value, JITFunction):
-                one = interpreted.setdefault(id(value), InterpretedFunction(value.fn))
-                patch.setattr(module, name, one)
 
 
 @pytest.fixture(scope="session")

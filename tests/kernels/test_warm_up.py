@@ -16,6 +16,7 @@ from nestpipe.optim import SparseOptimizer
 from nestpipe.schedule import Schedule
 from nestpipe.warm_up import NUMS_OF_ROWS
 from tests.distributed import run_workers
+from tests.kernels.interpreter import interpreted
 from tests.nestpipe.fake_accelerator import stand_in
 from tests.nestpipe.models import Data
 from tests.nestpipe.training import build, step_until_stop
@@ -52,7 +53,8 @@ def _train(
     data = Data(dtype=dtype)
     at_start: set[Launch] = set()
     launches: set[Launch] = set()
-    with pytest.MonkeyPatch.context() as patch:
+    # A worker is forked from a server that knows nothing of this folder's fixtures.
+    with interpreted(), pytest.MonkeyPatch.context() as patch:
         stand_in(patch)
         patch.setattr(dispatch, "why_not", lambda device: "")
         patch.setattr(dispatch, "is_interpreted", lambda: False)
