@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 import torch
 from torch.distributed.launcher.api import LaunchConfig
 
-from harness.job import Job, Plan, plan_rounds
+from harness.job import Plan, plan_rounds
 from harness.launch import LaunchError, launch, launch_function
 from harness.options import Settings
 from tests.harness.fakes import BATCH_SIZE, FakeModel, FakeWorkload, fake_job
@@ -54,19 +55,22 @@ def own_workers() -> list[psutil.Process]:
     return workers
 
 
-def test_several_workers_inherit_what_several_gpus_need(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.launch.LaunchConfig", LaunchConfig)  # spawned, as outside of tests
+def test_several_workers_are_started_with_what_several_gpus_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA reads it when it starts, which importing torchrec makes it do: nothing later is early enough."""
+
+    def inherited(config: LaunchConfig, function: object) -> Callable[[object], dict[int, dict[str, str]]]:
+        return lambda job: {rank: dict(os.environ) for rank in range(config.nproc_per_node)}
+
+    monkeypatch.setattr("harness.launch.elastic_launch", inherited)
     monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "16")  # as the user wants it
     monkeypatch.delenv("CUDA_MODULE_LOADING", raising=False)
-    inherited = {count: launch_function(_environment, fake_job("plain"), count) for count in (1, 2)}
-    assert inherited == {1: [("16", None)], 2: [("16", "EAGER")] * 2}
+    for num_workers, loading in ((1, None), (2, "EAGER")):
+        environments: list[dict[str, str]] = launch_function(lambda job: {}, fake_job("plain"), num_workers)
+        assert len(environments) == num_workers
+        for environment in environments:
+            assert environment.get("CUDA_MODULE_LOADING") == loading
+            assert environment["CUDA_DEVICE_MAX_CONNECTIONS"] == "16"
     assert "CUDA_MODULE_LOADING" not in os.environ
-
-
-def _environment(job: Job) -> tuple[str | None, str | None]:
-    names = ("CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_MODULE_LOADING")
-    first, second = map(os.environ.get, names)
-    return first, second
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])
