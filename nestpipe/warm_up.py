@@ -8,6 +8,9 @@ the caller's thread, in one order. What the model itself computes with is its ow
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import product
+
 import torch
 
 from nestpipe.buffers import RowBuffer, Scratch
@@ -79,13 +82,12 @@ def _move_rows(
 
 def _compute(space: RowSpace, optimizer: SparseOptimizer, device: torch.device) -> None:
     """What the engine computes of rows; an optimizer of the user's own is left alone."""
-    for num_rows in NUMS_OF_ROWS:
-        rows = torch.zeros(num_rows, space.dim, dtype=space.dtype, device=device)
-        for num_ids in NUMS_OF_IDS:
-            ids = torch.zeros(num_ids, dtype=torch.int64, device=device)
-            with torch.enable_grad():
-                expand_rows(rows.detach().requires_grad_(), ids).sum().backward()
-            scatter_add_rows(rows, ids, rows.new_zeros(num_ids, space.dim))
+    for rows, ids in _rows_and_ids(space, device):
+        with torch.enable_grad():
+            expand_rows(rows, ids).sum().backward()
+        scatter_add_rows(
+            rows.detach(), ids, torch.zeros(len(ids), space.dim, dtype=space.dtype, device=device)
+        )
     if isinstance(optimizer, SGD | RowWiseAdagrad | Adagrad | Adam):
         buffer = RowBuffer(space, optimizer, device)
         buffer.resize(torch.zeros(1, dtype=torch.int64, device=device))
@@ -98,13 +100,15 @@ def _pool(engine: Engine) -> None:
     """As the model's pooled lookups do."""
     modules = (m for m in engine.model.modules() if isinstance(m, RowsOfEmbeddingBagCollection))
     for index, mode, is_weighted in sorted({kind for module in modules for kind in module.kinds()}):
-        space = engine.tables[index].space
-        for num_rows in NUMS_OF_ROWS:
-            rows = torch.zeros(num_rows, space.dim, dtype=space.dtype, device=engine.device)
-            for num_ids in NUMS_OF_IDS:
-                ids = torch.zeros(num_ids, dtype=torch.int64, device=engine.device)
-                weights = rows.new_zeros(num_ids) if is_weighted else None
-                offsets = torch.arange(2, device=engine.device) * num_ids
-                with torch.enable_grad():
-                    of_rows = rows.detach().requires_grad_()
-                    pool_rows(of_rows, ids, offsets, mode, weights).sum().backward()
+        for rows, ids in _rows_and_ids(engine.tables[index].space, engine.device):
+            weights = rows.new_zeros(len(ids)) if is_weighted else None
+            offsets = torch.arange(2, device=engine.device) * len(ids)
+            with torch.enable_grad():
+                pool_rows(rows, ids, offsets, mode, weights).sum().backward()
+
+
+def _rows_and_ids(space: RowSpace, device: torch.device) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Rows that need a gradient and positions among them, few and many of both."""
+    for num_rows, num_ids in product(NUMS_OF_ROWS, NUMS_OF_IDS):
+        rows = torch.zeros(num_rows, space.dim, dtype=space.dtype, device=device, requires_grad=True)
+        yield rows, torch.zeros(num_ids, dtype=torch.int64, device=device)

@@ -89,6 +89,7 @@ def test_training_launches_what_was_launched_before(
         # Also what this small model's batches do not come to.
         kinds = {launch[:3] for launch in at_start if launch[0] == "_add_in_order"}
         assert {kind[2] for kind in kinds} == {"torch.int16", "torch.int32"}
+        assert "add_blocks" in {launch[0] for launch in at_start}
 
 
 @pytest.mark.gpu
