@@ -152,9 +152,9 @@ def _collect(workers: list[_Worker], deadline: float, timeout_s: float) -> list[
         received = [_receive(busy[pipe]) for pipe in ready if isinstance(pipe, Connection)]
         failures = [(rank, report) for rank, report in received if report.value is None]
         if failures:
-            # Peers fail as a consequence, and later: the earliest report is the cause.
-            first = min(failures, key=lambda failure: failure[1].sent_at)
-            _raise(*_cause(first, [worker for worker in busy.values() if worker.pipe not in ready]))
+            _raise(
+                *_cause(_first(failures), [worker for worker in busy.values() if worker.pipe not in ready])
+            )
         for rank, report in received:
             assert report.value is not None
             values[rank] = pickle.loads(report.value)
@@ -163,9 +163,18 @@ def _collect(workers: list[_Worker], deadline: float, timeout_s: float) -> list[
     return [values[rank] for rank in range(len(workers))]
 
 
+def _first(failures: list[tuple[int, _Report]]) -> tuple[int, _Report]:
+    """The earliest, as peers fail in consequence; but a killed worker may be noticed after its loss."""
+    return min(failures, key=lambda failure: (_is_loss(failure[1]), failure[1].sent_at))
+
+
+def _is_loss(report: _Report) -> bool:
+    return any(text in report.traceback for text in _LOST_PEER)
+
+
 def _cause(failure: tuple[int, _Report], others: list[_Worker]) -> tuple[int, _Report]:
     """The failure itself, or the end of the worker that it was the loss of: that may be noticed later."""
-    if not any(text in failure[1].traceback for text in _LOST_PEER):
+    if not _is_loss(failure[1]):
         return failure
     ended = connection.wait([worker.process.sentinel for worker in others], timeout=2.0)
     return next((_receive(worker) for worker in others if worker.process.sentinel in ended), failure)

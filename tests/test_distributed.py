@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from tests.distributed import WorkerError, run_workers
+from tests.distributed import _LOST_PEER, WorkerError, _first, _Report, run_workers
 
 
 def add_ranks(rank: int, num_workers: int, offset: int) -> tuple[int, torch.Tensor, int]:
@@ -80,6 +80,16 @@ def test_raises_the_cause_with_its_traceback() -> None:
 def test_an_exception_that_cannot_travel_is_described() -> None:
     with pytest.raises(WorkerError, match="UnpicklableError"):
         run_workers(raise_unpicklable, 1)
+
+
+def test_a_death_comes_before_the_loss_that_was_noticed_earlier() -> None:
+    lost = _Report(None, None, f"RuntimeError: {_LOST_PEER[0]}", 1.0)
+    later_lost = _Report(None, None, f"RuntimeError: {_LOST_PEER[0]}", 4.0)
+    died = _Report(None, None, "exited with code -9", 2.0)
+    raised = _Report(None, None, "ValueError: key 7", 3.0)
+    assert _first([(1, lost), (0, died)]) == (0, died)
+    assert _first([(2, raised), (1, lost), (0, died)]) == (0, died)
+    assert _first([(1, later_lost), (2, lost)]) == (2, lost)
 
 
 def test_a_killed_worker_is_named() -> None:
